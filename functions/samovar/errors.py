@@ -1,0 +1,233 @@
+"""Every error the platform raises on purpose, as one tree.
+
+    SamovarError                     internal               500  exit 1
+    ├── ConfigError                  bad_config             500  exit 10   a setting, port, folder or credential is wrong
+    │   ├── PortTaken                port_taken
+    │   ├── DataDirHeld              data_dir_held
+    │   ├── DiskFull                 disk_full
+    │   └── BadCredential            bad_credential
+    ├── RequestError                 malformed              400  exit 6    the caller must change something
+    │   ├── Unauthenticated          unauthenticated        401  exit 4
+    │   ├── Forbidden                forbidden              403  exit 4
+    │   ├── NotFound                 not_found              404  exit 5
+    │   │   └── FunctionNotFound     function_not_found
+    │   ├── ClientTooSlow            client_too_slow        408
+    │   ├── Conflict                 conflict               409
+    │   ├── BodyTooLarge             body_too_large         413
+    │   ├── InvalidInput             invalid_input          422            input does not match the type hints
+    │   └── DeployRefused            deploy_refused         422            the code or its options are wrong, with file and line
+    ├── FunctionError                function_failed        500  exit 7    the user's code is at fault
+    │   ├── FunctionRaised           function_raised
+    │   ├── LoadFailed               load_failed
+    │   └── BadOutput                bad_output
+    ├── InstanceLost                 instance_lost          502  exit 7    the instance died and a retry is not allowed
+    ├── ProtocolError                protocol_error         502  exit 7    a peer broke the wire format
+    ├── Unavailable                  unavailable            503  exit 8    try again later; carries retry_after_s
+    │   ├── QueueFull                queue_full
+    │   ├── NoCapacity               no_capacity
+    │   ├── Draining                 draining
+    │   ├── StoreUnavailable         store_unavailable
+    │   └── WeightsMissing           weights_missing
+    ├── DeadlineExceeded             deadline_exceeded      504  exit 9    names the phase it died in
+    └── ConnectError                 unreachable            503  exit 3    the gateway itself cannot be reached (client side)
+
+`Cancelled` stands apart: it derives from BaseException so that `except Exception` never swallows it.
+This module does not know HTTP, Redis, S3 or the wire: tables elsewhere map those here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class SamovarError(Exception):
+    """An error with a stable code. `detail` is one clear sentence; `extra` goes into the problem document."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, detail: str, *, retry_after_s: float | None = None, **extra: Any) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.retry_after_s = retry_after_s
+        self.extra: dict[str, Any] = extra
+
+
+class ConfigError(SamovarError):
+    code = "bad_config"
+    exit_code = 10
+
+
+class PortTaken(ConfigError):
+    code = "port_taken"
+
+
+class DataDirHeld(ConfigError):
+    code = "data_dir_held"
+
+
+class DiskFull(ConfigError):
+    code = "disk_full"
+
+
+class BadCredential(ConfigError):
+    code = "bad_credential"
+
+
+class RequestError(SamovarError):
+    code = "malformed"
+    status = 400
+    exit_code = 6
+
+
+class Unauthenticated(RequestError):
+    code = "unauthenticated"
+    status = 401
+    exit_code = 4
+
+
+class Forbidden(RequestError):
+    code = "forbidden"
+    status = 403
+    exit_code = 4
+
+
+class NotFound(RequestError):
+    code = "not_found"
+    status = 404
+    exit_code = 5
+
+
+class FunctionNotFound(NotFound):
+    code = "function_not_found"
+
+
+class ClientTooSlow(RequestError):
+    code = "client_too_slow"
+    status = 408
+
+
+class Conflict(RequestError):
+    code = "conflict"
+    status = 409
+
+
+class BodyTooLarge(RequestError):
+    code = "body_too_large"
+    status = 413
+
+
+class InvalidInput(RequestError):
+    """`extra["path"]` is the JSON path of the offending value, such as `$.text`."""
+
+    code = "invalid_input"
+    status = 422
+
+
+class DeployRefused(RequestError):
+    """`extra` may hold `file` and `line` of what was refused."""
+
+    code = "deploy_refused"
+    status = 422
+
+
+class FunctionError(SamovarError):
+    code = "function_failed"
+    exit_code = 7
+
+
+class FunctionRaised(FunctionError):
+    """`extra["type"]` is the exception's class name; the traceback goes to the instance's log only."""
+
+    code = "function_raised"
+
+
+class LoadFailed(FunctionError):
+    """The version cannot be brought up; `extra["log_tail"]` holds the last lines of the user's log."""
+
+    code = "load_failed"
+
+
+class BadOutput(FunctionError):
+    code = "bad_output"
+
+
+class InstanceLost(SamovarError):
+    code = "instance_lost"
+    status = 502
+    retryable = True
+    exit_code = 7
+
+
+class ProtocolError(SamovarError):
+    code = "protocol_error"
+    status = 502
+    exit_code = 7
+
+
+class Unavailable(SamovarError):
+    code = "unavailable"
+    status = 503
+    retryable = True
+    exit_code = 8
+
+
+class QueueFull(Unavailable):
+    code = "queue_full"
+
+
+class NoCapacity(Unavailable):
+    code = "no_capacity"
+
+
+class Draining(Unavailable):
+    code = "draining"
+
+
+class StoreUnavailable(Unavailable):
+    code = "store_unavailable"
+
+
+class WeightsMissing(Unavailable):
+    code = "weights_missing"
+
+
+class DeadlineExceeded(SamovarError):
+    """`extra["phase"]` is one of queue, boot, run, connect."""
+
+    code = "deadline_exceeded"
+    status = 504
+    retryable = True
+    exit_code = 9
+
+
+class ConnectError(SamovarError):
+    code = "unreachable"
+    status = 503
+    retryable = True
+    exit_code = 3
+
+
+class Cancelled(BaseException):
+    """The caller left; nobody wants the answer any more."""
+
+
+def _walk(cls: type[SamovarError]) -> list[type[SamovarError]]:
+    return [cls, *(found for child in cls.__subclasses__() for found in _walk(child))]
+
+
+def by_code() -> dict[str, type[SamovarError]]:
+    """Return every error class by its code. Codes are unique (a test checks)."""
+    return {cls.code: cls for cls in _walk(SamovarError)}
+
+
+def rebuild(code: str, status: int, detail: str, extra: dict[str, Any] | None = None) -> SamovarError:
+    """Return the error a peer described; an unknown code keeps its nature by status class."""
+    cls = by_code().get(code)
+    if cls is None:
+        cls = RequestError if 400 <= status < 500 else Unavailable if status == 503 else SamovarError
+    extra = dict(extra or {})
+    retry_after_s = extra.pop("retry_after_s", None)
+    return cls(detail, retry_after_s=retry_after_s, **extra)

@@ -1,0 +1,204 @@
+"""What a function is: the value objects users write and the manifest a version is stored as.
+
+All are frozen msgspec structs: equal by value, JSON on the wire and in object storage.
+This module does not know how a function is called, stored or scaled.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from samovar.errors import DeployRefused
+
+MANIFEST_FORMAT = 1
+NAME_PATTERN = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
+
+HandlerKind = Literal["sync", "async", "generator", "async_generator"]
+
+
+def _require(condition: bool, rule: str) -> None:
+    if not condition:
+        raise DeployRefused(rule)
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """Base of the value objects: frozen, keyword-only, unknown fields ignored so that old readers survive new writers."""
+
+
+class Scaling(Struct, frozen=True, kw_only=True):
+    """How many instances a version may have.
+
+    min_instances, max_instances: bounds, 0 <= min <= max, max >= 1.
+    buffer_instances: idle instances kept beyond the demand while there is any demand, >= 0.
+    target_concurrency: invocations per instance the autoscaler aims at, > 0; None means the instance's own concurrency.
+    scale_down_window_s: seconds without demand before the version goes to its floor, >= 0.
+    """
+
+    min_instances: int = 0
+    max_instances: int = 8
+    buffer_instances: int = 0
+    target_concurrency: float | None = None
+    scale_down_window_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.min_instances <= self.max_instances, "Scaling: 0 <= min_instances <= max_instances")
+        _require(self.max_instances >= 1, "Scaling: max_instances >= 1")
+        _require(self.buffer_instances >= 0, "Scaling: buffer_instances >= 0")
+        _require(self.target_concurrency is None or self.target_concurrency > 0, "Scaling: target_concurrency > 0")
+        _require(self.scale_down_window_s >= 0, "Scaling: scale_down_window_s >= 0")
+
+
+class BatchSpec(Struct, frozen=True, kw_only=True):
+    """Dynamic batching as stored in the manifest (the `cost` callable stays in the user's code).
+
+    max_size: items per batch, >= 1. max_wait_ms: longest wait of the first item while the model is busy or the batch
+    is filling, >= 0. max_cost: largest sum of `cost(item)` in one batch, or None.
+    """
+
+    max_size: int = 16
+    max_wait_ms: float = 5.0
+    max_cost: float | None = None
+
+
+class Resources(Struct, frozen=True, kw_only=True):
+    """What one instance needs.
+
+    gpus: whole devices, >= 0. gpu_memory_gib: share of one device's memory, None = learned. cpus: torch threads and
+    CPU share, > 0. memory_gib: hard limit of the process's own memory (RLIMIT_DATA), None = no limit.
+    """
+
+    gpus: int = 0
+    gpu_memory_gib: float | None = None
+    cpus: float = 1.0
+    memory_gib: float | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.gpus >= 0, "Resources: gpus >= 0")
+        _require(self.gpu_memory_gib is None or self.gpu_memory_gib > 0, "Resources: gpu_memory_gib > 0")
+        _require(self.cpus > 0, "Resources: cpus > 0")
+        _require(self.memory_gib is None or self.memory_gib > 0, "Resources: memory_gib > 0")
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What the platform enforces per version.
+
+    timeout_s: default deadline of an invocation, > 0. max_queue: invocations that may wait per gateway, >= 0.
+    load_timeout_s: longest boot (import + load + warm-up), > 0. overrun_grace_s: how long a call may run past its
+    deadline before its process is killed, >= 0.
+    """
+
+    timeout_s: float = 60.0
+    max_queue: int = 1000
+    load_timeout_s: float = 300.0
+    overrun_grace_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        _require(self.timeout_s > 0, "Limits: timeout_s > 0")
+        _require(self.max_queue >= 0, "Limits: max_queue >= 0")
+        _require(self.load_timeout_s > 0, "Limits: load_timeout_s > 0")
+        _require(self.overrun_grace_s >= 0, "Limits: overrun_grace_s >= 0")
+
+
+class BlobRef(Struct, frozen=True, kw_only=True):
+    """A content-addressed object: `blobs/<sha256>` in object storage."""
+
+    sha256: str
+    size_bytes: int
+
+
+class FileRef(Struct, frozen=True, kw_only=True):
+    """One weight file: its path relative to the weights directory, and the blob that holds it."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """One immutable version: `functions/<name>/versions/<version>/manifest.json`.
+
+    entry: `module:attribute` inside the code archive. code: deterministic tar of the project folder.
+    weights: files laid out as a directory for `load(weights)`; empty if there are none.
+    requirements: extra pip requirements, put in a layer. input_schema / output_schema: JSON Schema (2020-12).
+    example: an input used for the warm-up inference, or None.
+    """
+
+    name: str
+    version: int
+    entry: str
+    kind: Literal["class", "function"]
+    handler: HandlerKind
+    code: BlobRef
+    weights: list[FileRef] = []
+    requirements: list[str] = []
+    scaling: Scaling = Scaling()
+    batch: BatchSpec | None = None
+    resources: Resources = Resources()
+    limits: Limits = Limits()
+    retry_on_crash: bool = True
+    allow_pickle: bool = False
+    has_check: bool = False
+    input_schema: dict[str, Any] = {}
+    output_schema: dict[str, Any] = {}
+    example: Any = None
+    python: str = ""
+    sdk_version: str = ""
+    created_at_s: float = 0.0
+    format: int = MANIFEST_FORMAT
+
+    @property
+    def ref(self) -> str:
+        """`name@version`, the key of a version everywhere."""
+        return version_ref(self.name, self.version)
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """`functions/<name>/route.json`: which versions get which share of traffic. Written by conditional put only.
+
+    shares: version number (as text, for JSON) to percent, summing to 100. latest: the highest version ever deployed.
+    scaling: an operator's override (`samovar scale`), or None.
+    """
+
+    name: str
+    shares: dict[str, int]
+    latest: int
+    scaling: Scaling | None = None
+    updated_at_s: float = 0.0
+
+
+def version_ref(name: str, version: int) -> str:
+    """Return `name@version`."""
+    return f"{name}@{version}"
+
+
+def parse_ref(ref: str) -> tuple[str, int]:
+    """Return (name, version) of a `name@version` reference."""
+    name, _, version = ref.rpartition("@")
+    return name, int(version)
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it may name a function; raise DeployRefused otherwise."""
+    _require(
+        bool(NAME_PATTERN.match(name)),
+        f"function name {name!r} must be 1-63 characters of a-z, 0-9 and '-', starting and ending with a letter or digit",
+    )
+    return name
+
+
+def concurrency(manifest: Manifest) -> int:
+    """Return how many invocations of this version one instance works on at once (its slots), >= 1."""
+    if manifest.batch is not None:
+        return manifest.batch.max_size
+    if manifest.handler in ("async", "async_generator"):
+        return max(1, int(manifest.scaling.target_concurrency or 8))
+    return 1
+
+
+def target_concurrency(manifest: Manifest, scaling: Scaling | None = None) -> float:
+    """Return how many invocations per instance the autoscaler aims at, > 0."""
+    declared = (scaling or manifest.scaling).target_concurrency
+    return declared if declared is not None else float(concurrency(manifest))

@@ -1,0 +1,326 @@
+"""The wire between gateway or pool manager and instance: length-prefixed msgpack frames, on one page.
+
+A frame is a 4-byte big-endian length N (1 <= N <= MAX_FRAME_BYTES) and N bytes of msgpack: an array whose first element
+is the message's tag, the others its fields in order. Whoever connects speaks first, with `Hello`; the instance answers
+`Welcome`. Everything after that is multiplexed by `id`, chosen by the caller, unique per connection while in flight.
+
+    caller → instance                            instance → caller
+    Hello     version, token, role               Welcome    who answers, for which version
+    Invoke    one call                           Result     its answer          (ends the id)
+    Cancel    nobody wants it any more           Failure    its error           (ends the id)
+    Credit    a stream may send more             Busy       never started here  (ends the id)
+                                                 Started    only if asked for by Invoke.notify_start
+                                                 Chunk      one item of a stream; End ends the id
+                                                 Goodbye    the instance drains: send no more
+    role "manager" only:
+    Specialise  become one of a version          Ready / BootFailed
+    Drain       finish and exit                  Stats      pushed when it changed, at most once a second, and every 5 s
+    Fork, Preload (zygote and templates)         Forked, Exited, Preloaded
+
+The same two halves (`encode`, `Decoder`) serve blocking sockets, asyncio protocols and tests.
+A frame that is malformed, empty, oversized or of the wrong direction raises ProtocolError: the receiver closes that
+connection with the reason and harms no other. This module does not know sockets, queues or deadlines.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from samovar.errors import ProtocolError
+
+PROTOCOL_VERSION = 1
+MAX_FRAME_BYTES = 256 * 1024 * 1024
+STREAM_WINDOW = 16  # chunks a stream may be ahead of its reader before it needs Credit
+
+_LENGTH = struct.Struct(">I")
+
+
+class Message(msgspec.Struct, array_like=True, gc=False):
+    """Base of all messages; fields travel in declaration order, new ones are only ever appended with a default."""
+
+
+# ---- caller → instance -------------------------------------------------------------------------------------------
+
+
+class Hello(Message, array_like=True, tag=1, gc=False):
+    version: int
+    token: str
+    role: Literal["gateway", "manager"]
+    peer: str = ""
+
+
+class Invoke(Message, array_like=True, tag=2, gc=False):
+    """One call. body: the client's bytes, untouched. timeout_ms: time left until its deadline when sent, > 0."""
+
+    id: int
+    body: bytes
+    timeout_ms: float
+    notify_start: bool = False
+    content_type: str = "application/json"
+    accept_stream: bool = False
+    request_id: str = ""
+    traceparent: str = ""
+
+
+class Cancel(Message, array_like=True, tag=3, gc=False):
+    id: int
+
+
+class Credit(Message, array_like=True, tag=4, gc=False):
+    id: int
+    num_chunks: int
+
+
+class Specialise(Message, array_like=True, tag=5, gc=False):
+    """Become an instance (or a template) of the version in `manifest` (JSON bytes). All paths are local, read-only.
+
+    code_dir: extracted code archive. weights_dir: directory of weight files, "" if none. layer_dirs: pip layers, first
+    wins. device: "cpu" or "cuda:N". num_threads: torch threads. role "template" loads and warms on one thread, then
+    serves Fork instead of calls.
+    """
+
+    manifest: bytes
+    code_dir: str
+    weights_dir: str
+    layer_dirs: list[str]
+    device: str
+    num_threads: int
+    role: Literal["instance", "template"] = "instance"
+    instance_id: str = ""
+    scratch_dir: str = ""
+
+
+class Drain(Message, array_like=True, tag=6, gc=False):
+    """Admit nothing more, finish what runs, then exit 0. if_idle: answer Stats and go on if any work is in flight."""
+
+    timeout_s: float
+    if_idle: bool = False
+
+
+class Fork(Message, array_like=True, tag=7, gc=False):
+    """Fork a child that serves the listening socket, sent with this frame as SCM_RIGHTS: [listen_fd, log_fd].
+
+    From the zygote the child is a blank; from a template it is a ready instance. token: what its callers must present.
+    memory_bytes: RLIMIT_DATA of the child, 0 = unlimited.
+    """
+
+    instance_id: str
+    token: str
+    memory_bytes: int = 0
+    device: str = "cpu"
+    num_threads: int = 1
+
+
+class Preload(Message, array_like=True, tag=8, gc=False):
+    """Import these modules in the zygote, so that later forks have them. Import failures are reported, not fatal."""
+
+    modules: list[str]
+
+
+# ---- instance → caller -------------------------------------------------------------------------------------------
+
+
+class Welcome(Message, array_like=True, tag=32, gc=False):
+    """state is an instance state name (samovar.lifecycle); ref "" for a blank. concurrency: its slots."""
+
+    version: int
+    instance_id: str
+    ref: str
+    state: str
+    concurrency: int
+    pid: int = 0
+    boot_ms: dict[str, float] = {}
+
+
+class Result(Message, array_like=True, tag=33, gc=False):
+    """An answer. wait_us: received → started; run_us: in the handler; load: calls in flight here after this one."""
+
+    id: int
+    body: bytes
+    wait_us: int
+    run_us: int
+    batch_size: int
+    load: int
+    content_type: str = "application/json"
+
+
+class Failure(Message, array_like=True, tag=34, gc=False):
+    """An error. code and status as in samovar.errors; extra: fields of the problem document; started: ran user code."""
+
+    id: int
+    code: str
+    status: int
+    detail: str
+    extra: dict[str, Any]
+    wait_us: int
+    run_us: int
+    load: int
+    started: bool = True
+
+
+class Busy(Message, array_like=True, tag=35, gc=False):
+    """Never started: no slot here (or draining). The caller may dispatch it elsewhere."""
+
+    id: int
+    load: int
+    draining: bool = False
+
+
+class Started(Message, array_like=True, tag=36, gc=False):
+    id: int
+
+
+class Chunk(Message, array_like=True, tag=37, gc=False):
+    id: int
+    body: bytes
+
+
+class End(Message, array_like=True, tag=38, gc=False):
+    id: int
+    wait_us: int
+    run_us: int
+    load: int
+
+
+class Goodbye(Message, array_like=True, tag=39, gc=False):
+    """reason: "drain", "protocol", "version", "token" … The connection closes once its ids have ended."""
+
+    reason: str
+    detail: str = ""
+
+
+class Ready(Message, array_like=True, tag=40, gc=False):
+    """boot_ms: phases import, load, warmup. modules: imported here beyond the parent's (to preload). num_threads: of
+    the process after loading (1 = may be a template). templatable: no foreign threads, sockets or device context."""
+
+    ref: str
+    boot_ms: dict[str, float]
+    modules: list[str]
+    num_os_threads: int
+    templatable: bool
+    memory_bytes: int
+
+
+class BootFailed(Message, array_like=True, tag=41, gc=False):
+    """The version could not be brought up here; the process exits after sending it. phase: import, load, warmup, check."""
+
+    ref: str
+    phase: str
+    type_name: str
+    detail: str
+    file: str = ""
+    line: int = 0
+
+
+class Stats(Message, array_like=True, tag=42, gc=False):
+    """in_flight: calls here now. idle_s: since the last one ended (0 while busy). overrun_s: the running call is this
+    long past its deadline, 0 if not. memory_bytes: resident. device_memory_bytes: peak, 0 on CPU."""
+
+    state: str
+    in_flight: int
+    completed: int
+    failed: int
+    idle_s: float
+    overrun_s: float
+    memory_bytes: int
+    device_memory_bytes: int = 0
+
+
+class Forked(Message, array_like=True, tag=43, gc=False):
+    instance_id: str
+    pid: int
+    fork_ms: float
+
+
+class Exited(Message, array_like=True, tag=44, gc=False):
+    """A child of this zygote or template ended: exit code >= 0, or minus the signal."""
+
+    pid: int
+    exit_code: int
+
+
+class Preloaded(Message, array_like=True, tag=45, gc=False):
+    modules: list[str]
+    failed: dict[str, str] = {}
+
+
+ToInstance = Hello | Invoke | Cancel | Credit | Specialise | Drain | Fork | Preload
+FromInstance = (
+    Welcome | Result | Failure | Busy | Started | Chunk | End | Goodbye | Ready | BootFailed | Stats | Forked | Exited | Preloaded
+)
+AnyMessage = ToInstance | FromInstance
+
+_encoder = msgspec.msgpack.Encoder()
+_to_instance = msgspec.msgpack.Decoder(ToInstance)
+_from_instance = msgspec.msgpack.Decoder(FromInstance)
+
+M = TypeVar("M")
+
+
+def encode(message: Message) -> bytes:
+    """Return the frame of `message`. Raises ProtocolError if it is larger than MAX_FRAME_BYTES."""
+    buffer = bytearray(4)
+    _encoder.encode_into(message, buffer, 4)
+    size = len(buffer) - 4
+    if size > MAX_FRAME_BYTES:
+        raise ProtocolError(f"frame of {size} bytes is larger than {MAX_FRAME_BYTES}")
+    _LENGTH.pack_into(buffer, 0, size)
+    return bytes(buffer)
+
+
+class Decoder(Generic[M]):
+    """Turns a stream of bytes into messages of one direction. Not thread-safe; after an error it must be dropped."""
+
+    def __init__(self, decoder: msgspec.msgpack.Decoder[M], max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._decode = decoder.decode
+        self._max = max_frame_bytes
+        self._buffer = bytearray()
+
+    @property
+    def num_pending_bytes(self) -> int:
+        """Bytes of a half frame received so far (non-zero at end of stream = the peer died mid-frame)."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[M]:
+        """Return the messages completed by `data`, in order. Raises ProtocolError on a bad frame."""
+        if self._buffer:
+            self._buffer += data
+            data = bytes(self._buffer) if len(self._buffer) >= 4 and self._complete() else b""
+            if not data:
+                return []
+            self._buffer.clear()
+        messages: list[M] = []
+        position, end = 0, len(data)
+        view = memoryview(data)
+        while end - position >= 4:
+            size = _LENGTH.unpack_from(data, position)[0]
+            if not 1 <= size <= self._max:
+                raise ProtocolError(f"frame length {size} is not within 1..{self._max}")
+            stop = position + 4 + size
+            if stop > end:
+                break
+            try:
+                messages.append(self._decode(view[position + 4 : stop]))
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                raise ProtocolError(f"malformed frame: {error}") from error
+            position = stop
+        if position < end:
+            self._buffer += view[position:]
+        return messages
+
+    def _complete(self) -> bool:
+        size = _LENGTH.unpack_from(self._buffer, 0)[0]
+        return not 1 <= size <= self._max or len(self._buffer) >= 4 + size
+
+
+def instance_side() -> Decoder[ToInstance]:
+    """Return the decoder an instance reads its callers with."""
+    return Decoder(_to_instance)
+
+
+def caller_side() -> Decoder[FromInstance]:
+    """Return the decoder a gateway or the pool manager reads an instance with."""
+    return Decoder(_from_instance)

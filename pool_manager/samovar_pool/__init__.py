@@ -1,0 +1,1 @@
+"""samovar_pool."""

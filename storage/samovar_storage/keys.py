@@ -1,0 +1,92 @@
+"""Every Redis key and channel: type, lifetime, and the one process that writes it.
+
+| key                       | type   | lifetime          | written by        | holds
+|---------------------------|--------|-------------------|-------------------|-------------------------------------------
+| sv:registry:built         | string | none              | registry rebuild  | "1" once the index below mirrors object storage
+| sv:functions              | hash   | none              | gateway (deploy)  | name → FunctionRecord (JSON)
+| sv:apikeys                | hash   | none              | gateway (keys)    | key id → ApiKeyRecord (JSON, hash of the secret only)
+| sv:upload:{sha256}        | string | 24 h              | gateway (upload)  | multipart upload id in progress
+| sv:instances              | hash   | none              | pool manager      | instance id → InstanceRecord (JSON)
+| sv:boot:{ref}             | string | back-off + 5 s    | pool manager      | BootFailure (JSON) of the last failed boot
+| sv:status:{ref}           | string | 10 s              | pool manager      | VersionStatus (JSON): desired, ready, starting
+| sv:node:{node}            | string | 10 s              | pool manager      | NodeStatus (JSON): blanks, memory, devices
+| sv:decisions:{name}       | list   | newest 100        | pool manager      | Decision (JSON), newest first
+| sv:logs:{name}            | stream | newest ~10,000    | pool manager      | {ref, instance, stream, line}
+| sv:warm:{ref}             | string | as asked          | gateway (warm)    | WarmRequest (JSON): instances to keep ready until then
+| sv:manager:lease          | string | 5 s, renewed      | pool manager      | fencing token of the leader
+| sv:manager:fence          | int    | none              | pool manager      | last fencing token given out
+| sv:demand:{gateway}       | hash   | 3 s, renewed      | that gateway      | ref → Demand (JSON): queued, running
+| sv:gateways               | zset   | pruned at 10 s    | each gateway      | gateway id by last heartbeat (unix s)
+
+| channel                   | published by      | payload
+|---------------------------|-------------------|------------------------------------------------------------
+| sv:ch:wake                | gateway           | ref whose demand went from zero to non-zero
+| sv:ch:functions           | gateway           | name whose FunctionRecord changed
+| sv:ch:apikeys             | gateway           | key id that changed
+| sv:ch:instances           | pool manager      | InstanceRecord (JSON) that changed; state "gone" = removed
+| sv:ch:boot                | pool manager      | BootFailure (JSON): the invocations waiting on it must fail now
+"""
+
+from __future__ import annotations
+
+REGISTRY_BUILT = "sv:registry:built"
+FUNCTIONS = "sv:functions"
+API_KEYS = "sv:apikeys"
+INSTANCES = "sv:instances"
+MANAGER_LEASE = "sv:manager:lease"
+MANAGER_FENCE = "sv:manager:fence"
+GATEWAYS = "sv:gateways"
+
+CHANNEL_WAKE = "sv:ch:wake"
+CHANNEL_FUNCTIONS = "sv:ch:functions"
+CHANNEL_API_KEYS = "sv:ch:apikeys"
+CHANNEL_INSTANCES = "sv:ch:instances"
+CHANNEL_BOOT = "sv:ch:boot"
+
+UPLOAD_LIFETIME_S = 24 * 3600
+STATUS_LIFETIME_S = 10
+LEASE_LIFETIME_S = 5
+DEMAND_LIFETIME_S = 3
+GATEWAY_LIFETIME_S = 10
+MAX_DECISIONS = 100
+MAX_LOG_LINES = 10_000
+
+
+def upload(sha256: str) -> str:
+    """Return the key of the multipart upload in progress for a blob."""
+    return f"sv:upload:{sha256}"
+
+
+def boot(ref: str) -> str:
+    """Return the key of a version's last boot failure."""
+    return f"sv:boot:{ref}"
+
+
+def status(ref: str) -> str:
+    """Return the key of a version's status."""
+    return f"sv:status:{ref}"
+
+
+def node(node_id: str) -> str:
+    """Return the key of a node's status."""
+    return f"sv:node:{node_id}"
+
+
+def decisions(name: str) -> str:
+    """Return the key of a function's recent scaling decisions."""
+    return f"sv:decisions:{name}"
+
+
+def logs(name: str) -> str:
+    """Return the key of a function's log stream."""
+    return f"sv:logs:{name}"
+
+
+def warm(ref: str) -> str:
+    """Return the key of a version's warm request."""
+    return f"sv:warm:{ref}"
+
+
+def demand(gateway_id: str) -> str:
+    """Return the key of one gateway's demand."""
+    return f"sv:demand:{gateway_id}"

@@ -1,0 +1,147 @@
+"""What is stored under the keys of `keys.py`: frozen structs, JSON in Redis.
+
+Times named `_at_s` are unix seconds. This module does not know Redis.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from samovar.spec import Manifest, Route, Struct
+
+
+class FunctionRecord(Struct, frozen=True, kw_only=True):
+    """The live index entry of a function: its route and the manifests of the versions the route names."""
+
+    name: str
+    route: Route
+    manifests: dict[str, Manifest]
+
+
+class ApiKeyRecord(Struct, frozen=True, kw_only=True):
+    """An API key without its secret. scopes: admin, deploy, invoke. functions: names it is bound to, empty = all."""
+
+    key_id: str
+    name: str
+    secret_sha256: str
+    scopes: list[str]
+    functions: list[str] = []
+    created_at_s: float = 0.0
+
+
+class InstanceRecord(Struct, frozen=True, kw_only=True):
+    """One instance as the pool manager knows it.
+
+    state: samovar.lifecycle.State value. ref: "" for a blank. address: "unix:/path" or "tcp:host:port".
+    token: what a caller must present. boot_ms: claim, fetch, import, load, warmup. from_template: forked loaded.
+    """
+
+    instance_id: str
+    state: str
+    ref: str = ""
+    node: str = ""
+    pid: int = 0
+    address: str = ""
+    token: str = ""
+    concurrency: int = 1
+    device: str = "cpu"
+    from_template: bool = False
+    started_at_s: float = 0.0
+    ready_at_s: float = 0.0
+    boot_ms: dict[str, float] = {}
+    memory_bytes: int = 0
+    sandbox: list[str] = []
+    simulated: bool = False
+
+
+class Demand(Struct, frozen=True, kw_only=True):
+    """What one gateway holds for one version now."""
+
+    queued: int
+    running: int
+
+
+class BootFailure(Struct, frozen=True, kw_only=True):
+    """Why a version's last boot failed. code, status and detail as the waiting callers get them."""
+
+    ref: str
+    code: str
+    status: int
+    detail: str
+    phase: str = ""
+    log_tail: list[str] = []
+    num_failures: int = 1
+    failed_at_s: float = 0.0
+    retry_at_s: float = 0.0
+
+
+class VersionStatus(Struct, frozen=True, kw_only=True):
+    """desired: target of the last decision, with its reason. memory_bytes: sum over its instances."""
+
+    ref: str
+    desired: int
+    ready: int
+    starting: int
+    draining: int
+    reason: str
+    at_s: float
+    templates: int = 0
+    memory_bytes: int = 0
+
+
+class DeviceStatus(Struct, frozen=True, kw_only=True):
+    """One accelerator. simulated devices are marked as such everywhere."""
+
+    device: str
+    name: str
+    memory_bytes: int
+    free_bytes: int
+    simulated: bool = False
+
+
+class NodeStatus(Struct, frozen=True, kw_only=True):
+    node: str
+    blanks: int
+    blank_target: int
+    instances: int
+    memory_budget_bytes: int
+    memory_used_bytes: int
+    devices: list[DeviceStatus]
+    at_s: float
+    zygote_ready: bool = True
+    sandbox: list[str] = []
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """One action of the pool manager and why: `rule` is the rule's name, `inputs` the numbers it saw."""
+
+    at_s: float
+    ref: str
+    action: str
+    rule: str
+    desired: int
+    ready: int
+    inputs: dict[str, float] = {}
+
+
+class WarmRequest(Struct, frozen=True, kw_only=True):
+    """`samovar warm NAME --instances N --for 30m`: keep N ready until `until_s`."""
+
+    ref: str
+    instances: int
+    until_s: float
+
+
+R = TypeVar("R", bound=Struct)
+
+
+def dumps(record: Struct) -> bytes:
+    """Return `record` as JSON bytes."""
+    return msgspec.json.encode(record)
+
+
+def loads(data: bytes, type: type[R]) -> R:
+    """Return the `type` stored in `data`. Raises msgspec.ValidationError if it is not one."""
+    return msgspec.json.decode(data, type=type)
