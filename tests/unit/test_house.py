@@ -1,6 +1,7 @@
 """The rules of the house that no linter checks."""
 
 import importlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -61,3 +62,11 @@ def test_secrets_never_print() -> None:
     secret = settings.Secret("hunter2")
     assert "hunter2" not in f"{secret!r} {secret} {[secret]}"
     assert secret.reveal() == "hunter2"
+
+
+def test_settings_page_is_current() -> None:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    assert generate.PAGE.read_text() == generate.page(), "run make docs"
