@@ -1,1 +1,1 @@
-"""samovar_gateway."""
+"""The HTTP edge: protocol in, dispatcher call, protocol out. `python -m samovar_gateway --config FILE`."""

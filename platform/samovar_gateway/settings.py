@@ -1,0 +1,29 @@
+"""Settings of the gateway process. This module does not know what is done with them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from samovar.settings import Secret
+from samovar_storage.settings import StoreSettings
+
+
+class GatewaySettings(StoreSettings, frozen=True, kw_only=True):
+    """Where the gateway listens and what it lets through."""
+
+    host: Annotated[str, Meta(description="Address the gateway listens on")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port of the gateway; 0 picks a free one")] = 8700
+    admin_key: Annotated[
+        Secret, Meta(description="An admin API key (sv_<id>_<secret>) that is registered at start; empty for none")
+    ] = Secret("")
+    gateway_id: Annotated[str, Meta(description="Name of this gateway among others; default node and process id")] = ""
+    max_body_bytes: Annotated[int, Meta(gt=0, le=200 << 20, description="Largest request body, in bytes")] = 16 << 20
+    body_timeout_s: Annotated[float, Meta(gt=0, description="Longest a client may take to send its body, seconds")] = 30.0
+    max_timeout_s: Annotated[
+        float, Meta(gt=0, description="Cap on a caller's Samovar-Timeout-Ms, seconds; larger values are lowered to it")
+    ] = 3600.0
+    drain_timeout_s: Annotated[
+        float, Meta(gt=0, description="Longest the gateway waits for running calls after SIGTERM, seconds")
+    ] = 3600.0
