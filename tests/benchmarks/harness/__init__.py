@@ -1,0 +1,11 @@
+"""What the benchmarks share: options, verdicts, processes, load, and a platform to measure.
+
+    report.py     options, interleaved takes, medians, targets, the printed table and the JSON line
+    processes.py  /proc: CPU and memory of process trees, pinning, facts about the machine
+    load.py       wrk with our script, read as one `Load`
+    running.py    a whole platform in a temporary folder, deployed to, called and stopped
+    peers.py      the drivers of the peers and the environments they live in
+    minilm.py     the model, the sentences and the bare loops that figures are held against
+
+A benchmark is a script beside this package: it defines TARGETS and a function that measures, and ends in `report.run`.
+"""

@@ -1,0 +1,141 @@
+"""The pure parts of the benchmarks: what is read, what is decided, what is printed."""
+
+import json
+
+import pytest
+from harness import load, processes, report, running
+from hypothesis import given
+from hypothesis import strategies as st
+
+WRK = """Running 1s test @ http://127.0.0.1:8900/
+  1 threads and 16 connections
+JSON {"requests":5000,"duration_s":2.0,"bad":0,"socket_errors":0,"p50_ms":0.5,"p95_ms":1,"p99_ms":2.5,"max_ms":9}
+Transfer/sec:     1.20MB
+"""
+
+
+def test_wrk_output_is_read() -> None:
+    result = load.parse_wrk(WRK)
+    assert (result.requests, result.p50_ms, result.p99_ms) == (5000, 0.5, 2.5)
+    assert result.rps == 2500.0
+
+
+def test_wrk_without_a_result_says_what_it_printed() -> None:
+    with pytest.raises(load.BenchmarkError, match="unable to connect"):
+        load.parse_wrk("unable to connect to 127.0.0.1:1 Connection refused")
+
+
+def test_cpu_per_call_uses_the_servers_time() -> None:
+    result = load.Load(1000, 1.0, 0, 0, 1.0, 1.0, 1.0, 1.0, cpu_s=0.25)
+    assert result.cpu_ms_per_call == 0.25
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(0, 1), (10, 1), (50, 5), (51, 6), (90, 9), (99, 10), (100, 10)])
+def test_percentile_is_the_nearest_rank(percent: float, expected: float) -> None:
+    assert report.percentile([10, 9, 8, 7, 6, 5, 4, 3, 2, 1], percent) == expected
+
+
+@given(st.lists(st.floats(allow_nan=False), min_size=1), st.floats(0, 100))
+def test_percentile_covers_its_share(values: list[float], percent: float) -> None:
+    found = report.percentile(values, percent)
+    assert found in values
+    assert sum(value <= found for value in values) >= len(values) * percent / 100 - 1e-9
+
+
+def test_percentile_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        report.percentile([], 50)
+
+
+def test_takes_alternate_their_order() -> None:
+    order: list[str] = []
+    sides = {name: lambda name=name: order.append(name) or len(order) for name in ("a", "b")}  # type: ignore[func-returns-value]
+    results = report.interleave(3, sides)
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert results == {"a": [1, 4, 5], "b": [2, 3, 6]}
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "met"),
+    [
+        (1.05, (">=", 1.05), True),
+        (1.04, (">=", 1.05), False),
+        (0.75, ("<=", 0.75), True),
+        (0.76, ("<=", 0.75), False),
+        (0, ("==", 0), True),
+        (1, ("==", 0), False),
+        (None, ("<=", 1), False),
+    ],
+)
+def test_targets(value: float | None, target: tuple[str, float], met: bool) -> None:
+    assert report.is_met(value, target) is met
+
+
+def test_a_missing_figure_is_never_met_and_travels_as_null() -> None:
+    line = json.loads(
+        report.json_line("peers", {"pss_over_mosec": None, "own": 12.345678}, {"pss_over_mosec": ("<=", 1.0)})
+    )
+    assert line == {
+        "benchmark": "peers",
+        "metrics": {"pss_over_mosec": None, "own": 12.346},
+        "targets": {"pss_over_mosec": ["<=", 1.0]},
+        "met": False,
+    }
+
+
+def test_figures_show_target_and_verdict() -> None:
+    metrics: report.Metrics = {"fast": 80.0, "slow": 3.0, "other": 0.01234}
+    table = report.figures_table(metrics, {"fast": (">=", 70), "slow": ("<=", 2), "gone": ("<=", 1)})
+    assert report.markdown_table(table).splitlines() == [
+        "**Figures**",
+        "",
+        "| figure  | measured | target | met          |",
+        "|---------|----------|--------|--------------|",
+        "| `fast`  | 80       | >= 70  | yes          |",
+        "| `slow`  | 3        | <= 2   | NO           |",
+        "| `gone`  | –        | <= 1   | not measured |",
+        "| `other` | 0.0123   |        |              |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (3, "3"), (1234.5, "1,234"), (0.1234, "0.123"), (5.678, "5.68"), (56.78, "56.8"), ("a", "a")],
+)
+def test_numbers_are_short(value: object, text: str) -> None:
+    assert report.format_number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "expected"), [(6.0, 2.0, 3.0), (None, 2.0, None), (1.0, None, None), (1.0, 0.0, None)]
+)
+def test_ratio_of_what_is_missing_is_missing(above: float | None, below: float | None, expected: float | None) -> None:
+    assert report.ratio(above, below) == expected
+
+
+def test_stat_with_a_strange_name_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_TICKS_PER_S", 100)
+    times = processes.parse_stat("42 (a) b (c) S 7 42 42 0 -1 4194560 1 2 3 4 150 50 30 20 20 0 1 0")
+    assert times == processes.ProcessTimes(parent=7, cpu_s=2.5)
+
+
+def test_tree_follows_children_of_children() -> None:
+    table = {pid: processes.ProcessTimes(parent, 0.0) for pid, parent in {1: 0, 2: 1, 3: 2, 4: 1, 5: 9}.items()}
+    assert sorted(processes.tree(1, table)) == [1, 2, 3, 4]
+
+
+def test_memory_is_read_in_bytes() -> None:
+    lines = [
+        "5555-7fff ---p 0 [rollup]",
+        "Rss:  300 kB",
+        "Pss:  200 kB",
+        "Private_Clean: 40 kB",
+        "Private_Dirty:  60 kB",
+    ]
+    text = "\n".join(lines)
+    assert processes.parse_smaps_rollup(text) == processes.Memory(rss=300 * 1024, pss=200 * 1024, uss=100 * 1024)
+
+
+def test_server_timing_is_read() -> None:
+    header = 'queue;dur=1.5, claim;desc="blank";dur=0.25, load;dur=40, cache'
+    assert running.parse_server_timing(header) == {"queue": 1.5, "claim": 0.25, "load": 40.0}
