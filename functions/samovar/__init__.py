@@ -1,1 +1,46 @@
-"""samovar."""
+"""Samovar: model functions that stay warm. `import samovar as sv`.
+
+Every name below is loaded on first use, so that `import samovar` costs next to nothing: it must stay cheap inside the
+command line, inside instances and inside the user's own tests. This module knows only where each name lives.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from samovar.authoring import Batch as Batch
+    from samovar.authoring import Weights as Weights
+    from samovar.authoring import function as function
+    from samovar.errors import SamovarError as SamovarError
+    from samovar.spec import Limits as Limits
+    from samovar.spec import Resources as Resources
+    from samovar.spec import Scaling as Scaling
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "function": "samovar.authoring",
+    "Batch": "samovar.authoring",
+    "Weights": "samovar.authoring",
+    "Limits": "samovar.spec",
+    "Resources": "samovar.spec",
+    "Scaling": "samovar.spec",
+    "SamovarError": "samovar.errors",
+}
+
+__all__ = ["Batch", "Limits", "Resources", "SamovarError", "Scaling", "Weights", "__version__", "function"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'samovar' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,348 @@
+"""What a function's author writes: `@sv.function` on a function or a class, and the options it takes.
+
+    @sv.function(name="embed", batch=sv.Batch(max_size=16), weights=sv.Weights("model"))
+    class Embed:
+        def load(self, weights: Path, device: str) -> None: ...      # once, before the first call; optional
+        def __call__(self, text: list[str]) -> list[Embedding]: ...  # the handler
+        def check(self) -> None: ...                                 # optional: raises if the instance is unwell
+        def unload(self) -> None: ...                                # optional: last call before the process exits
+
+`definition_of` returns all of it as one frozen value. Options that are value objects may also be attributes of the
+class; the same option in both places is refused. This module does not know deployment, JSON or processes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, overload
+
+import msgspec
+
+from samovar.errors import DeployRefused
+from samovar.signature import HandlerSignature, InputStyle, location, read_signature
+from samovar.spec import BatchSpec, HandlerKind, Limits, Resources, Scaling, check_name
+
+MARK = "__samovar__"
+_REQUIREMENT = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\s*(\[|@|[<>=!~;(]|$)")
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Dynamic batching: the handler takes a list of up to `max_size` items and returns as many answers.
+
+    max_size: items per batch, >= 1. max_wait_ms: longest wait of the first item while the batch fills, >= 0; an idle
+    instance never waits. cost: cost of one item (any unit, > 0), with max_cost the largest sum in one batch.
+    """
+
+    max_size: int = 16
+    max_wait_ms: float = 5.0
+    cost: Callable[[Any], float] | None = None
+    max_cost: float | None = None
+
+    def __post_init__(self) -> None:
+        _require(isinstance(self.max_size, int) and self.max_size >= 1, "Batch: max_size >= 1")
+        _require(isinstance(self.max_wait_ms, int | float) and self.max_wait_ms >= 0, "Batch: max_wait_ms >= 0")
+        _require((self.cost is None) == (self.max_cost is None), "Batch: cost and max_cost belong together")
+        _require(self.cost is None or callable(self.cost), "Batch: cost is a function of one item")
+        _require(self.max_cost is None or self.max_cost > 0, "Batch: max_cost > 0")
+
+    @property
+    def spec(self) -> BatchSpec:
+        """The part that is stored in the manifest."""
+        return BatchSpec(max_size=self.max_size, max_wait_ms=float(self.max_wait_ms), max_cost=self.max_cost)
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """Where the weight files are when the function is deployed: a folder, or one file.
+
+    path: relative to the author's file, or absolute. package: an installed Python package that holds them; `path` is
+    then relative to that package. Resolved at deploy only; `load` gets the platform's own read-only copy.
+    """
+
+    path: str = "."
+    package: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A function as its author defined it. `file` and `line`: of the decorator."""
+
+    target: Any
+    name: str
+    kind: Literal["class", "function"]
+    signature: HandlerSignature
+    batch: Batch | None
+    scaling: Scaling
+    resources: Resources
+    limits: Limits
+    weights: Weights | None
+    requirements: tuple[str, ...]
+    retry_on_crash: bool
+    example: Any
+    has_check: bool
+    file: str
+    line: int
+
+    @property
+    def handler(self) -> HandlerKind:
+        """How the handler answers: sync, async, generator or async_generator."""
+        return self.signature.handler
+
+    @property
+    def input_style(self) -> InputStyle:
+        """Whether the handler takes the whole body or its fields."""
+        return self.signature.style
+
+    @property
+    def input_type(self) -> Any:
+        """What one client's body is decoded to."""
+        return self.signature.input_type
+
+    @property
+    def output_type(self) -> Any:
+        """The type of one answer, or of one item of a stream."""
+        return self.signature.output_type
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What the decorator leaves on its target; hints are read later, when every name in the file exists."""
+
+    options: dict[str, Any]
+    file: str
+    line: int
+
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+@overload
+def function(target: T, /) -> T: ...
+@overload
+def function(
+    *,
+    name: str | None = None,
+    batch: Batch | None = None,
+    scaling: Scaling | None = None,
+    resources: Resources | None = None,
+    limits: Limits | None = None,
+    weights: Weights | None = None,
+    requirements: Sequence[str] | None = None,
+    retry_on_crash: bool | None = None,
+    example: Any = None,
+) -> Callable[[T], T]: ...
+def function(target: Any = None, /, **options: Any) -> Any:
+    """Make a function or class deployable; it stays what it was and can be called and tested as before.
+
+    Args:
+        name: 1-63 of a-z, 0-9, '-'; default from the target's own name.
+        batch, scaling, resources, limits, weights: value objects, see each.
+        requirements: extra pip requirements, such as "rapidfuzz>=3".
+        retry_on_crash: whether a call may run again when its instance died; default True.
+        example: an input of the handler, as a client would send it; used for the warm-up inference.
+    Raises: DeployRefused with file and line for an option that is unknown, wrong, or set twice.
+    """
+    frame = sys._getframe(1)
+    mark = _Mark({key: value for key, value in options.items() if value is not None}, "", 0)
+    if target is not None:
+        return _mark(target, mark, frame.f_code.co_filename, frame.f_lineno)
+
+    def decorate(decorated: Any) -> Any:
+        at = sys._getframe(1)
+        return _mark(decorated, mark, at.f_code.co_filename, at.f_lineno)
+
+    return decorate
+
+
+def is_function(obj: Any) -> bool:
+    """Return whether `obj` itself (not a base class of it) carries `@sv.function`."""
+    return isinstance(getattr(obj, "__dict__", {}).get(MARK), _Mark)
+
+
+def definition_of(obj: Any) -> Definition:
+    """Return what the author defined.
+
+    Raises: DeployRefused with file and line when it cannot be served: no handler, a wrong signature, a bad name.
+    """
+    if not is_function(obj):
+        raise DeployRefused(f"{getattr(obj, '__name__', obj)!r} is not decorated with @sv.function")
+    mark: _Mark = obj.__dict__[MARK]
+    try:
+        return _define(obj, mark)
+    except DeployRefused as refused:
+        refused.extra.setdefault("file", mark.file)
+        refused.extra.setdefault("line", mark.line)
+        raise
+
+
+def default_name(name: str) -> str:
+    """Return the function name made from a Python name: `MyModel` and `my_model` become `my-model`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).replace("_", "-").strip("-").lower()
+
+
+def _require(condition: bool, rule: str) -> None:
+    if not condition:
+        raise DeployRefused(rule)
+
+
+_OPTION_TYPES: dict[str, type] = {
+    "name": str,
+    "batch": Batch,
+    "scaling": Scaling,
+    "resources": Resources,
+    "limits": Limits,
+    "weights": Weights,
+    "requirements": list,
+    "retry_on_crash": bool,
+    "example": object,
+}
+_VALUE_OBJECTS = ("batch", "scaling", "resources", "limits", "weights")
+
+
+def _mark(target: Any, mark: _Mark, file: str, line: int) -> Any:
+    try:
+        _require(inspect.isclass(target) or inspect.isfunction(target), "@sv.function goes on a function or a class")
+        _require(not is_function(target), f"@sv.function is on {target.__name__} twice")
+        options = dict(mark.options)
+        for key, value in options.items():
+            _check_option(key, value)
+        if inspect.isclass(target):
+            options |= _class_options(target, options)
+        setattr(target, MARK, _Mark(options, file, line))
+    except DeployRefused as refused:
+        refused.extra |= {"file": file, "line": line}
+        raise
+    return target
+
+
+def _check_option(key: str, value: Any) -> None:
+    wanted = _OPTION_TYPES.get(key)
+    _require(wanted is not None, f"@sv.function has no option {key!r}; it has {', '.join(_OPTION_TYPES)}")
+    if key == "requirements":
+        _check_requirements(value)
+        return
+    _require(isinstance(value, wanted or object), f"{key}= takes {_a(key)}, got {type(value).__name__}")
+    if isinstance(value, Scaling | Resources | Limits | Weights):
+        _check_fields(value)
+
+
+def _a(key: str) -> str:
+    return f"sv.{_OPTION_TYPES[key].__name__}(…)" if key in _VALUE_OBJECTS else f"a {_OPTION_TYPES[key].__name__}"
+
+
+def _check_fields(value: msgspec.Struct) -> None:
+    """Structs do not check the types of their fields when they are made; a deploy does."""
+    try:
+        msgspec.convert(msgspec.to_builtins(value), type(value))
+    except msgspec.ValidationError as error:
+        raise DeployRefused(f"{type(value).__name__}: {error}") from error
+
+
+def _check_requirements(value: Any) -> None:
+    listed = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    _require(listed, 'requirements= takes a list of strings, such as ["rapidfuzz>=3"]')
+    for item in value:
+        _require(bool(_REQUIREMENT.match(item)), f"{item!r} is not a pip requirement")
+
+
+def _class_options(target: type, given: dict[str, Any]) -> dict[str, Any]:
+    found = {}
+    for key in _VALUE_OBJECTS:
+        value = vars(target).get(key)
+        if isinstance(value, _OPTION_TYPES[key]):
+            _require(key not in given, f"{key} is set twice: in @sv.function and as {target.__name__}.{key}")
+            _check_option(key, value)
+            found[key] = value
+    return found
+
+
+def _define(obj: Any, mark: _Mark) -> Definition:
+    options, is_class = mark.options, inspect.isclass(obj)
+    if is_class:
+        _check_class(obj)
+    elif "weights" in options:
+        raise DeployRefused("weights= needs a class with load(self, weights, device): a function has no load")
+    batch: Batch | None = options.get("batch")
+    return Definition(
+        target=obj,
+        name=check_name(options.get("name") or default_name(obj.__name__)),
+        kind="class" if is_class else "function",
+        signature=read_signature(obj.__call__ if is_class else obj, is_method=is_class, is_batch=batch is not None),
+        batch=batch,
+        scaling=options.get("scaling", Scaling()),
+        resources=options.get("resources", Resources()),
+        limits=options.get("limits", Limits()),
+        weights=options.get("weights"),
+        requirements=tuple(options.get("requirements", ())),
+        retry_on_crash=options.get("retry_on_crash", True),
+        example=options.get("example"),
+        has_check=is_class and hasattr(obj, "check"),
+        file=mark.file,
+        line=mark.line,
+    )
+
+
+def _check_class(cls: type) -> None:
+    if not inspect.isfunction(_own(cls, "__call__")):
+        raise DeployRefused(f"{cls.__name__} has no handler: define __call__(self, …)")
+    required = [p for p in _parameters_of(_own(cls, "__init__")) if p.default is p.empty and p.kind not in _VARIADIC]
+    if required:
+        file, line = location(_own(cls, "__init__"))
+        raise DeployRefused(
+            f"{cls.__name__}.__init__ may take no arguments: put set-up into load(self, weights, device)",
+            file=file,
+            line=line,
+        )
+    for name, parameters in (("load", ["weights", "device"]), ("check", []), ("unload", [])):
+        _check_method(cls, name, parameters)
+
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _own(cls: type, name: str) -> Any:
+    """Return the attribute as written in the class or a base other than object, else None."""
+    return next((vars(base)[name] for base in cls.__mro__ if base is not object and name in vars(base)), None)
+
+
+def _parameters_of(method: Any) -> list[inspect.Parameter]:
+    return list(inspect.signature(method).parameters.values())[1:] if inspect.isfunction(method) else []
+
+
+def _check_method(cls: type, name: str, wanted: list[str]) -> None:
+    method = _own(cls, name)
+    if method is None:
+        return
+    file, line = location(method)
+    call = f"{name}({', '.join(['self', *wanted])})"
+    if not inspect.isfunction(method) or [p.name for p in _parameters_of(method)] != wanted:
+        raise DeployRefused(f"{cls.__name__}.{name} must be a method {call}", file=file, line=line)
+    if inspect.iscoroutinefunction(inspect.unwrap(method)):
+        raise DeployRefused(f"{cls.__name__}.{name} must be a plain def, not async", file=file, line=line)
+
+
+def resolve_weights(weights: Weights, base: Path) -> Path:
+    """Return the weights' folder or file on this machine, `base` being the folder of the author's file.
+
+    Raises: DeployRefused if the package is not installed or nothing is there.
+    """
+    root = base if weights.package is None else _package_folder(weights.package)
+    path = (root / Path(weights.path).expanduser()).resolve()
+    _require(path.exists(), f"the weights {path} do not exist")
+    return path
+
+
+def _package_folder(package: str) -> Path:
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise DeployRefused(f"the package {package!r} that holds the weights is not installed here")
+    return Path(next(iter(spec.submodule_search_locations)))
