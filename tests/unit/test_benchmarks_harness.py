@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import run_all
 from harness import load, processes, report, running
 from hypothesis import given
 from hypothesis import strategies as st
@@ -139,3 +140,20 @@ def test_memory_is_read_in_bytes() -> None:
 def test_server_timing_is_read() -> None:
     header = 'queue;dur=1.5, claim;desc="blank";dur=0.25, load;dur=40, cache'
     assert running.parse_server_timing(header) == {"queue": 1.5, "claim": 0.25, "load": 40.0}
+
+
+def test_page_shows_figures_and_names_what_is_missed() -> None:
+    good = run_all.read(
+        "memory", '**Figures**\n\n{"metrics": {"pss": 6.2}, "targets": {"pss": [">=", 5]}}\n', 0, "today"
+    )
+    slow = run_all.read("burst", '{"metrics": {"failed": 1, "own": 2}, "targets": {"failed": ["==", 0]}}\n', 0, "today")
+    broken = run_all.read("peers", "half a table\n", 1, "today")
+    page = run_all.page([good, slow, broken], {"usable cores": "2"})
+    assert "- usable cores: 2" in page
+    assert "| memory    | `pss`    | 6.20     | >= 5   | yes         |" in page
+    assert "Not met: burst `failed`, peers." in page
+    assert "half a table" in page
+
+
+def test_a_benchmark_that_failed_after_its_result_does_not_count() -> None:
+    assert run_all.read("burst", '{"metrics": {}, "targets": {}}\n', 1, "today").result is None
