@@ -33,9 +33,11 @@ from samovar.errors import ProtocolError
 
 PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 256 * 1024 * 1024
+MAX_PIPELINED = 32  # calls beyond its slots that an instance holds back-to-back, so that it never idles between two
 STREAM_WINDOW = 16  # chunks a stream may be ahead of its reader before it needs Credit
 
 _LENGTH = struct.Struct(">I")
+_NO_LENGTH = bytes(4)
 
 
 class Message(msgspec.Struct, array_like=True, gc=False):
@@ -66,6 +68,9 @@ class Invoke(Message, array_like=True, tag=2, gc=False):
 
 
 class Cancel(Message, array_like=True, tag=3, gc=False):
+    """Nobody wants the answer. The id still ends with its usual frame, once the work has really stopped: that is when
+    its slot is free. A call that had not started ends at once with Failure `cancelled` (status 499)."""
+
     id: int
 
 
@@ -124,7 +129,10 @@ class Preload(Message, array_like=True, tag=8, gc=False):
 
 
 class Welcome(Message, array_like=True, tag=32, gc=False):
-    """state is an instance state name (samovar.lifecycle); ref "" for a blank. concurrency: its slots."""
+    """state is an instance state name (samovar.lifecycle); ref "" for a blank. concurrency: its slots.
+
+    sandbox: the confinement layers that are on. A fork of a template is ready from the start: its Welcome says so.
+    """
 
     version: int
     instance_id: str
@@ -133,6 +141,7 @@ class Welcome(Message, array_like=True, tag=32, gc=False):
     concurrency: int
     pid: int = 0
     boot_ms: dict[str, float] = {}
+    sandbox: list[str] = []
 
 
 class Result(Message, array_like=True, tag=33, gc=False):
@@ -162,7 +171,10 @@ class Failure(Message, array_like=True, tag=34, gc=False):
 
 
 class Busy(Message, array_like=True, tag=35, gc=False):
-    """Never started: no slot here (or draining). The caller may dispatch it elsewhere."""
+    """Never started: no slot here (or draining). The caller may dispatch it elsewhere.
+
+    An instance takes its `concurrency` calls and MAX_PIPELINED more, which wait for a slot here; beyond that it is busy.
+    """
 
     id: int
     load: int
@@ -193,8 +205,9 @@ class Goodbye(Message, array_like=True, tag=39, gc=False):
 
 
 class Ready(Message, array_like=True, tag=40, gc=False):
-    """boot_ms: phases import, load, warmup. modules: imported here beyond the parent's (to preload). num_threads: of
-    the process after loading (1 = may be a template). templatable: no foreign threads, sockets or device context."""
+    """boot_ms: phases import, load, warmup. modules: imported here beyond the parent's (to preload). num_os_threads: of
+    the process after loading (1 = may be a template). templatable: no foreign threads, sockets or device context.
+    sandbox: the confinement layers that are on."""
 
     ref: str
     boot_ms: dict[str, float]
@@ -202,6 +215,7 @@ class Ready(Message, array_like=True, tag=40, gc=False):
     num_os_threads: int
     templatable: bool
     memory_bytes: int
+    sandbox: list[str] = []
 
 
 class BootFailed(Message, array_like=True, tag=41, gc=False):
@@ -262,21 +276,35 @@ M = TypeVar("M")
 
 def encode(message: Message) -> bytes:
     """Return the frame of `message`. Raises ProtocolError if it is larger than MAX_FRAME_BYTES."""
-    buffer = bytearray(4)
-    _encoder.encode_into(message, buffer, 4)
-    size = len(buffer) - 4
-    if size > MAX_FRAME_BYTES:
-        raise ProtocolError(f"frame of {size} bytes is larger than {MAX_FRAME_BYTES}")
-    _LENGTH.pack_into(buffer, 0, size)
+    buffer = bytearray()
+    append(buffer, message)
     return bytes(buffer)
 
 
+def append(buffer: bytearray, message: Message) -> None:
+    """Put the frame of `message` at the end of `buffer`: how writers join the frames of one loop turn.
+
+    Raises ProtocolError, leaving `buffer` as it was, if the frame is larger than MAX_FRAME_BYTES.
+    """
+    start = len(buffer)
+    buffer += _NO_LENGTH
+    _encoder.encode_into(message, buffer, -1)
+    size = len(buffer) - start - 4
+    if size > MAX_FRAME_BYTES:
+        del buffer[start:]
+        raise ProtocolError(f"frame of {size} bytes is larger than {MAX_FRAME_BYTES}")
+    _LENGTH.pack_into(buffer, start, size)
+
+
 class Decoder(Generic[M]):
-    """Turns a stream of bytes into messages of one direction. Not thread-safe; after an error it must be dropped."""
+    """Turns a stream of bytes into messages of one direction. Not thread-safe; after an error it must be dropped.
+
+    max_frame_bytes may be changed between calls, such as after a Hello was accepted.
+    """
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[M], max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self.max_frame_bytes = max_frame_bytes
         self._decode = decoder.decode
-        self._max = max_frame_bytes
         self._buffer = bytearray()
 
     @property
@@ -285,20 +313,24 @@ class Decoder(Generic[M]):
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[M]:
-        """Return the messages completed by `data`, in order. Raises ProtocolError on a bad frame."""
+        """Return the messages completed by `data`, in order.
+
+        Raises ProtocolError on a bad frame; whole frames that came in front of it in the same `data` go with it, as the
+        connection is closed anyway.
+        """
         if self._buffer:
             self._buffer += data
-            data = bytes(self._buffer) if len(self._buffer) >= 4 and self._complete() else b""
-            if not data:
+            if not self._has_frame():
                 return []
+            data = bytes(self._buffer)
             self._buffer.clear()
         messages: list[M] = []
         position, end = 0, len(data)
         view = memoryview(data)
         while end - position >= 4:
             size = _LENGTH.unpack_from(data, position)[0]
-            if not 1 <= size <= self._max:
-                raise ProtocolError(f"frame length {size} is not within 1..{self._max}")
+            if not 1 <= size <= self.max_frame_bytes:
+                raise ProtocolError(f"frame length {size} is not within 1..{self.max_frame_bytes}")
             stop = position + 4 + size
             if stop > end:
                 break
@@ -311,16 +343,19 @@ class Decoder(Generic[M]):
             self._buffer += view[position:]
         return messages
 
-    def _complete(self) -> bool:
+    def _has_frame(self) -> bool:
+        """Whether the buffer holds a whole frame, or a length that `feed` must refuse."""
+        if len(self._buffer) < 4:
+            return False
         size = _LENGTH.unpack_from(self._buffer, 0)[0]
-        return not 1 <= size <= self._max or len(self._buffer) >= 4 + size
+        return not 1 <= size <= self.max_frame_bytes or len(self._buffer) >= 4 + size
 
 
-def instance_side() -> Decoder[ToInstance]:
+def instance_side(max_frame_bytes: int = MAX_FRAME_BYTES) -> Decoder[ToInstance]:
     """Return the decoder an instance reads its callers with."""
-    return Decoder(_to_instance)
+    return Decoder(_to_instance, max_frame_bytes)
 
 
-def caller_side() -> Decoder[FromInstance]:
+def caller_side(max_frame_bytes: int = MAX_FRAME_BYTES) -> Decoder[FromInstance]:
     """Return the decoder a gateway or the pool manager reads an instance with."""
-    return Decoder(_from_instance)
+    return Decoder(_from_instance, max_frame_bytes)

@@ -1,0 +1,141 @@
+"""Forks children on request: what a zygote and a template have in common. One thread, for ever.
+
+A `Fork` frame carries two descriptors, the child's listening socket and its log. In the child `serve` returns a `Child`;
+in the parent it goes on, reaps children as they end and tells every connected manager. With no manager connected the
+ends are kept for the next one. This module does not know what a child does.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from samovar import wire
+from samovar.errors import ProtocolError
+from samovar_instance import confine
+from samovar_instance.control import ControlServer, Peer
+
+logger = logging.getLogger("samovar.instance")
+
+MAX_UNTOLD_EXITS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """What a forked process starts with. `sandbox`: the confinement layers that are on."""
+
+    instance_id: str
+    token: str
+    listener: socket.socket
+    log_fd: int
+    device: str
+    num_threads: int
+    sandbox: tuple[str, ...]
+
+
+class ForkServer:
+    """Serves Fork, Preload and Drain on a control server until told to end.
+
+    is_zygote: children get none of this process's descriptors, and Preload is served.
+    """
+
+    def __init__(self, control: ControlServer, *, is_zygote: bool) -> None:
+        self._control = control
+        self._is_zygote = is_zygote
+        self._children: set[int] = set()
+        self._untold: deque[wire.Exited] = deque(maxlen=MAX_UNTOLD_EXITS)
+        self._ending = False
+        signal.signal(signal.SIGCHLD, _nothing)
+        signal.signal(signal.SIGTERM, self._end)
+
+    def serve(self) -> Child | None:
+        """Return a Child in each forked process, None in this one when it was told to end (SIGTERM or Drain)."""
+        while not self._ending:
+            for peer, message in self._control.poll():
+                child = self._handle(peer, message)
+                if child is not None:
+                    return child
+            self._reap()
+            self._tell_exits()
+        return None
+
+    def _handle(self, peer: Peer, message: wire.AnyMessage) -> Child | None:
+        try:
+            if isinstance(message, wire.Fork):
+                return self._fork(peer, message)
+            if isinstance(message, wire.Preload) and self._is_zygote:
+                self._control.send(peer, preload(message.modules))
+            elif isinstance(message, wire.Drain):
+                self._ending = True
+            else:
+                raise ProtocolError(f"{type(message).__name__} is not for a fork server")
+        except ProtocolError as error:
+            self._control.refuse(peer, wire.Goodbye("protocol", error.detail))
+        return None
+
+    def _fork(self, peer: Peer, fork: wire.Fork) -> Child | None:
+        listen_fd, log_fd = peer.take_fds(2)
+        started_s = time.perf_counter()
+        pid = os.fork()
+        if pid == 0:
+            return self._become_child(fork, listen_fd, log_fd)
+        os.close(listen_fd)
+        os.close(log_fd)
+        self._children.add(pid)
+        fork_ms = (time.perf_counter() - started_s) * 1000
+        self._control.send(peer, wire.Forked(fork.instance_id, pid, fork_ms))
+        return None
+
+    def _become_child(self, fork: wire.Fork, listen_fd: int, log_fd: int) -> Child:
+        os.setsid()
+        self._control.close()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        kept = (listen_fd, log_fd) if self._is_zygote else None
+        sandbox = confine.at_fork(kept, fork.memory_bytes if self._is_zygote else 0)
+        listener = socket.socket(fileno=listen_fd)
+        return Child(fork.instance_id, fork.token, listener, log_fd, fork.device, fork.num_threads, tuple(sandbox))
+
+    def _end(self, signum: int, frame: object) -> None:
+        self._ending = True
+
+    def _reap(self) -> None:
+        for pid in list(self._children):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self._children.discard(pid)
+                self._untold.append(wire.Exited(pid, os.waitstatus_to_exitcode(status)))
+
+    def _tell_exits(self) -> None:
+        managers = [peer for peer in self._control.peers if peer.hello is not None]
+        while managers and self._untold:
+            exited = self._untold.popleft()
+            for peer in managers:
+                self._control.send(peer, exited)
+
+
+def preload(modules: list[str]) -> wire.Preloaded:
+    """Import `modules`, move what they made out of the garbage collector's sight, and say which failed and why."""
+    done, failed = [], {}
+    for name in modules:
+        try:
+            importlib.import_module(name)
+            done.append(name)
+        except Exception as error:  # noqa: BLE001 (whatever a module raises on import is the answer)
+            failed[name] = f"{type(error).__name__}: {error}"
+    gc.collect()
+    gc.freeze()
+    num_threads = len(os.listdir("/proc/self/task"))
+    if num_threads > 1:
+        logger.warning("after importing %s this process has %d threads; forks may hang", modules, num_threads)
+    return wire.Preloaded(done, failed)
+
+
+def _nothing(signum: int, frame: object) -> None:
+    """Exists so that the signal is written to the wake-up socket."""
