@@ -1,0 +1,299 @@
+"""From what is and what should be to a list of actions. One pass, no memory: the next snapshot shows what came of it.
+
+Order of a pass: versions that are gone, surplus instances, missing instances (those with none first), memory over
+budget, templates, blanks. This module does not know how an action is carried out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+from samovar.lifecycle import State, holds_capacity
+
+from samovar_pool import eviction, placement
+from samovar_pool.model import (
+    CPU,
+    Action,
+    DeviceView,
+    DrainInstance,
+    ForkBlank,
+    ForkTemplate,
+    InstanceView,
+    KillInstance,
+    Reject,
+    Snapshot,
+    Specialise,
+    StartEnvironment,
+    VersionView,
+)
+
+REFILL_DEFER_S = 2.0  # a refill waits this long for a load in progress: forking competes with it for the same cores
+
+BlankKey = tuple[str, str]  # environment, device
+
+
+def reconcile(snapshot: Snapshot) -> list[Action]:
+    """Return the actions that bring the instances towards what their versions should have.
+
+    An instance with work in flight is never stopped, unless its version was deleted: then it drains.
+    """
+    work = _Pass(snapshot)
+    versions = list(snapshot.versions.values())
+    for version in versions:
+        work.remove_surplus(version)
+    for version in sorted(versions, key=lambda v: work.num_have(v.ref) > 0):
+        work.add_missing(version)
+    work.shed_overuse()
+    for version in versions:
+        work.make_template(version)
+    work.fill_blanks()
+    return work.actions
+
+
+class _Pass:
+    """The working state of one pass: what is left of blanks, devices and memory after the actions decided so far."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.actions: list[Action] = []
+        self._by_ref: defaultdict[str, list[InstanceView]] = defaultdict(list)
+        self._blanks: defaultdict[BlankKey, list[InstanceView]] = defaultdict(list)
+        self._starting_blanks: Counter[BlankKey] = Counter()
+        self._wanted_blanks: Counter[BlankKey] = Counter()
+        self._devices = {device.device: device for device in snapshot.devices}
+        self._stopping: set[str] = set()
+        for instance in snapshot.instances:
+            self._sort_in(instance)
+        self._used_bytes = sum(self._expected_bytes(i) for i in snapshot.instances)
+
+    def _sort_in(self, instance: InstanceView) -> None:
+        if instance.ref:
+            self._by_ref[instance.ref].append(instance)
+        elif instance.state is State.BLANK:
+            self._blanks[_blank_key(instance)].append(instance)
+        elif instance.state is State.STARTING:
+            self._starting_blanks[_blank_key(instance)] += 1
+
+    def _expected_bytes(self, instance: InstanceView) -> int:
+        """Return what an instance uses, or will once it is up."""
+        version = self.snapshot.versions.get(instance.ref)
+        if version is not None and instance.state in (State.STARTING, State.LOADING):
+            return max(instance.memory_bytes, version.need_bytes)
+        return instance.memory_bytes
+
+    def num_have(self, ref: str) -> int:
+        """Return how many instances of `ref` hold capacity."""
+        return len(self._holding(ref))
+
+    def _holding(self, ref: str) -> list[InstanceView]:
+        return [
+            i
+            for i in self._by_ref.get(ref, ())
+            if i.role == "instance" and holds_capacity(i.state) and i.instance_id not in self._stopping
+        ]
+
+    # ---- fewer -----------------------------------------------------------------------------------------------------
+
+    def remove_surplus(self, version: VersionView) -> None:
+        """Stop what a deleted version still has, or the instances beyond `desired`."""
+        if version.deleted:
+            for instance in self._by_ref.get(version.ref, ()):
+                self._remove_deleted(instance)
+            return
+        surplus = self.num_have(version.ref) - version.desired
+        for victim in surplus_victims(self._holding(version.ref))[: max(0, surplus)]:
+            self._stop(victim, "surplus")
+
+    def _remove_deleted(self, instance: InstanceView) -> None:
+        if instance.role == "instance" and instance.state is State.READY:
+            self._stopping.add(instance.instance_id)
+            self.actions.append(DrainInstance(instance.instance_id, instance.ref, "deleted", if_idle=False))
+        elif instance.state not in (State.DRAINING, State.GONE):
+            self._stop(instance, "deleted")
+
+    def _stop(self, instance: InstanceView, rule: str) -> None:
+        self._stopping.add(instance.instance_id)
+        serves = instance.role == "instance" and instance.state is State.READY
+        order = DrainInstance if serves else KillInstance
+        self.actions.append(order(instance.instance_id, instance.ref, rule))
+
+    # ---- more ------------------------------------------------------------------------------------------------------
+
+    def add_missing(self, version: VersionView) -> None:
+        """Start instances up to `desired`, as far as back-off, devices and memory allow."""
+        for _ in range(version.desired - self.num_have(version.ref)):
+            if version.deleted or self.snapshot.now_s < version.retry_at_s or not self._add_one(version):
+                return
+
+    def _add_one(self, version: VersionView) -> bool:
+        devices = placement.place(
+            version.resources,
+            version.device_need_bytes,
+            list(self._devices.values()),
+            self._devices_with_blanks(version),
+        )
+        if not self._could_ever_fit(version) or devices is None:
+            self._reject(version)
+            return False
+        if not self._make_room(version.need_bytes, version.ref):
+            return False
+        template = self._template_of(version.ref)
+        if template is not None and template.state is State.READY and devices == (CPU,):
+            self.actions.append(ForkTemplate(template.instance_id, version.ref, "missing"))
+        else:
+            self._claim(version, devices)
+        self._used_bytes += version.need_bytes
+        self._occupy(version, devices)
+        return True
+
+    def _claim(self, version: VersionView, devices: tuple[str, ...]) -> None:
+        key = (version.environment, devices[0])
+        if self._blanks[key]:
+            blank = self._blanks[key].pop(0)
+            self.actions.append(Specialise(blank.instance_id, version.ref, devices, "missing"))
+        else:
+            self._wanted_blanks[key] += 1
+
+    def _devices_with_blanks(self, version: VersionView) -> set[str]:
+        return {
+            device
+            for (environment, device), blanks in self._blanks.items()
+            if environment == version.environment and blanks
+        }
+
+    def _occupy(self, version: VersionView, devices: tuple[str, ...]) -> None:
+        exclusive = placement.takes_whole_devices(version.resources)
+        for name in devices:
+            if name in self._devices:
+                device = self._devices[name]
+                free = device.free_bytes - version.device_need_bytes
+                self._devices[name] = replace(
+                    device, free_bytes=free, holders=device.holders + 1, exclusive=device.exclusive or exclusive
+                )
+
+    def _could_ever_fit(self, version: VersionView) -> bool:
+        return placement.could_ever_fit(
+            version.resources,
+            version.device_need_bytes,
+            self.snapshot.devices,
+            self.snapshot.memory_budget_bytes,
+            version.need_bytes,
+        )
+
+    def _reject(self, version: VersionView) -> None:
+        if self._could_ever_fit(version):
+            self.actions.append(Reject(version.ref, "device", "every device it could use is taken"))
+            return
+        detail = _why_never(version, self.snapshot.devices, self.snapshot.memory_budget_bytes)
+        self.actions.append(Reject(version.ref, "never", detail, permanent=True))
+
+    # ---- memory ----------------------------------------------------------------------------------------------------
+
+    def _make_room(self, need_bytes: int, for_ref: str) -> bool:
+        """Return whether `need_bytes` fit now; if not, stop those who should leave, and let a later pass start it."""
+        over = self._used_bytes + need_bytes - self.snapshot.memory_budget_bytes
+        if over <= 0:
+            return True
+        if self._evict(over, for_ref) == 0:
+            used, budget = self._used_bytes >> 20, self.snapshot.memory_budget_bytes >> 20
+            detail = f"{need_bytes >> 20} MiB do not fit: {used} of {budget} MiB are in use and nobody idle can leave"
+            self.actions.append(Reject(for_ref, "memory", detail))
+        return False
+
+    def _evict(self, over_bytes: int, for_ref: str) -> int:
+        """Stop whom the eviction policy names; return how many leave, counting those on their way out."""
+        leaving = [i for i in self.snapshot.instances if i.state is State.DRAINING or i.instance_id in self._stopping]
+        over_bytes -= sum(i.memory_bytes for i in leaving)
+        if over_bytes <= 0:
+            return len(leaving)
+        gone = {i.instance_id for i in leaving}
+        chosen = eviction.victims(
+            [i for i in self.snapshot.instances if i.instance_id not in gone],
+            self.snapshot.versions,
+            over_bytes,
+            for_ref,
+            self.snapshot.now_s,
+            self.snapshot.min_residency_s,
+        )
+        for victim in chosen:
+            self._stop(victim, "evict")
+        return len(chosen)
+
+    def shed_overuse(self) -> None:
+        """Evict when what runs has grown beyond the budget by itself."""
+        measured = sum(i.memory_bytes for i in self.snapshot.instances)
+        if measured > self.snapshot.memory_budget_bytes:
+            self._evict(measured - self.snapshot.memory_budget_bytes, "")
+
+    # ---- templates and blanks --------------------------------------------------------------------------------------
+
+    def _template_of(self, ref: str) -> InstanceView | None:
+        live = (State.LOADING, State.READY)
+        return next((i for i in self._by_ref.get(ref, ()) if i.role == "template" and i.state in live), None)
+
+    def make_template(self, version: VersionView) -> None:
+        """Turn a spare blank into a template of `version`, if nothing else wants blanks, cores or memory now."""
+        key = (version.environment, CPU)
+        busy = self._wanted_blanks or any(i.state is State.LOADING for i in self.snapshot.instances)
+        fits = self._used_bytes + version.need_bytes <= self.snapshot.memory_budget_bytes
+        if not version.make_template or version.deleted or busy or not fits or not self._blanks[key]:
+            return
+        if self._template_of(version.ref) is None:
+            blank = self._blanks[key].pop(0)
+            self.actions.append(Specialise(blank.instance_id, version.ref, (CPU,), "template", role="template"))
+            self._used_bytes += version.need_bytes
+
+    def fill_blanks(self) -> None:
+        """Fork the blanks that are waited for, top up to the target when nothing loads, recycle and thin out."""
+        now_s, starting = self.snapshot.now_s, (State.LOADING, State.STARTING)
+        quiet = not any(
+            i.ref and i.state in starting and now_s - i.started_at_s < REFILL_DEFER_S for i in self.snapshot.instances
+        ) and not any(isinstance(action, Specialise | ForkTemplate) for action in self.actions)
+        for key in sorted({*self.snapshot.blank_targets, *self._wanted_blanks, *self._blanks}):
+            self._fill(key, quiet)
+
+    def _fill(self, key: BlankKey, quiet: bool) -> None:
+        environment, device = key
+        wanted, starting, free = self._wanted_blanks[key], self._starting_blanks[key], self._blanks[key]
+        target = self.snapshot.blank_targets.get(key, 0)
+        if environment not in self.snapshot.environments_ready:
+            if wanted or target:
+                self.actions.append(StartEnvironment(environment, "wanted"))
+            return
+        urgent = max(0, wanted - starting)
+        spare = len(free) + starting + urgent - wanted
+        self.actions += [ForkBlank(environment, device, "wanted")] * urgent
+        if quiet and spare < target:
+            self.actions += [ForkBlank(environment, device, "warm pool")] * (target - spare)
+        elif quiet and free and spare > target:
+            self._stop(free[0], "blank surplus")
+        elif quiet and len(free) >= target and starting == 0:
+            self._recycle(free)
+
+    def _recycle(self, free: list[InstanceView]) -> None:
+        """End one blank of an older zygote generation; its replacement is forked in the next pass."""
+        stale = next((blank for blank in free if blank.stale), None)
+        if stale is not None:
+            self._stop(stale, "recycle")
+
+
+def surplus_victims(instances: list[InstanceView]) -> list[InstanceView]:
+    """Return who may be stopped, starting ones first, then idle longest; one with work in flight never."""
+    starting = [i for i in instances if i.state is not State.READY]
+    idle = [i for i in instances if i.state is State.READY and i.in_flight == 0]
+    starting.sort(key=lambda i: (-i.started_at_s, i.instance_id))
+    idle.sort(key=lambda i: (i.idle_since_s if i.idle_since_s is not None else float("inf"), i.instance_id))
+    return starting + idle
+
+
+def _blank_key(instance: InstanceView) -> BlankKey:
+    return (instance.environment, instance.devices[0])
+
+
+def _why_never(version: VersionView, devices: list[DeviceView], budget_bytes: int) -> str:
+    if version.need_bytes > budget_bytes:
+        return f"an instance needs {version.need_bytes >> 20} MiB; the memory budget of this node is {budget_bytes >> 20} MiB"
+    wanted = max(1, version.resources.gpus)
+    need = f"{wanted} device(s) with {version.device_need_bytes >> 20} MiB"
+    return f"an instance needs {need}; this node has {len(devices)} device(s)"
