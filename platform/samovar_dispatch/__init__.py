@@ -1,1 +1,1 @@
-"""samovar_dispatch."""
+"""The journey of an invocation, free of any protocol: route → queue → slot → connection → outcome."""

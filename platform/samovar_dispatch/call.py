@@ -1,0 +1,135 @@
+"""The two things the dispatcher keeps: a call, and the live state of a version. No logic beyond reading it.
+
+This module does not know sockets, Redis or HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, TypeAlias
+
+from samovar.errors import Cancelled, SamovarError
+from samovar.spec import Manifest
+from samovar.wire import Result
+from samovar_storage.records import BootFailure
+
+from samovar_dispatch.queue import CallQueue
+from samovar_dispatch.slots import Seat, SeatTable
+from samovar_dispatch.stats import VersionStats
+
+if TYPE_CHECKING:
+    from samovar_dispatch.connection import InstanceConnection
+    from samovar_dispatch.stream import ChunkStream
+
+Outcome: TypeAlias = "Result | ChunkStream | SamovarError | Cancelled"
+
+
+class Call:
+    """One invocation on its way. All `_s` times are monotonic seconds.
+
+    future: resolves to the outcome, never raises. done: nobody waits any more. id: on the connection of `seat`.
+    num_attempts: runs that ended in a lost instance. alone: must run with nothing else in flight beside it.
+    started: the instance said so (only when asked to). cold: it had to wait for an instance to come up.
+    """
+
+    __slots__ = (
+        "accept_stream",
+        "alone",
+        "body",
+        "cold",
+        "content_type",
+        "deadline_s",
+        "done",
+        "ended_s",
+        "future",
+        "id",
+        "num_attempts",
+        "request_id",
+        "seat",
+        "sent_s",
+        "seq",
+        "started",
+        "stream",
+        "submitted_s",
+        "traceparent",
+        "version",
+    )
+
+    def __init__(
+        self,
+        version: Version,
+        body: bytes,
+        deadline_s: float,
+        now_s: float,
+        future: asyncio.Future[Outcome],
+        seq: int,
+        content_type: str,
+        request_id: str,
+        traceparent: str,
+        accept_stream: bool,
+    ) -> None:
+        self.version = version
+        self.body = body
+        self.deadline_s = deadline_s
+        self.submitted_s = self.sent_s = self.ended_s = now_s
+        self.future = future
+        self.seq = seq
+        self.content_type = content_type
+        self.request_id = request_id
+        self.traceparent = traceparent
+        self.accept_stream = accept_stream
+        self.id = 0
+        self.num_attempts = 0
+        self.seat: Seat[InstanceConnection] | None = None
+        self.stream: ChunkStream | None = None
+        self.done = self.alone = self.started = self.cold = False
+
+
+class Version:
+    """What this dispatcher knows about one version: who waits, who serves, and why it may not come up.
+
+    suspects: calls to be retried alone, oldest first. isolated: the seat set aside for them. boot_failure: the last
+    one, until an instance comes up. active: has demand that the demand writer was told about.
+    """
+
+    __slots__ = (
+        "active",
+        "boot_failure",
+        "isolated",
+        "manifest",
+        "members",
+        "notify_start",
+        "queue",
+        "ref",
+        "seats",
+        "service_s",
+        "stats",
+        "suspects",
+        "written_demand",
+    )
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.ref = manifest.ref
+        self.manifest = manifest
+        self.notify_start = not manifest.retry_on_crash
+        self.queue: CallQueue[Call] = CallQueue(manifest.limits.max_queue)
+        self.seats: SeatTable[InstanceConnection] = SeatTable()
+        self.members: dict[str, InstanceConnection] = {}
+        self.suspects: deque[Call] = deque()
+        self.isolated: Seat[InstanceConnection] | None = None
+        self.service_s = 0.0
+        self.boot_failure: BootFailure | None = None
+        self.active = False
+        self.written_demand = 0
+        self.stats = VersionStats()
+
+    @property
+    def num_queued(self) -> int:
+        """Calls that wait for a slot now."""
+        return len(self.queue) + len(self.suspects)
+
+    @property
+    def num_running(self) -> int:
+        """Calls that instances hold now, those whose caller left included."""
+        return sum(len(member.in_flight) for member in self.members.values())

@@ -1,0 +1,129 @@
+"""One multiplexed connection to one instance: our half of `samovar.wire`.
+
+Frames are written as they are made; the event loop joins those of one turn into one system call. What a connection
+may hold unsent is bounded by the seats its instance has, times the largest body. This module knows the wire and who
+to tell; it does not know queues, retries or deadlines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol, cast
+
+import msgspec
+from samovar import wire
+from samovar.errors import ProtocolError
+from samovar_storage.records import InstanceRecord
+
+from samovar_dispatch.call import Call
+from samovar_dispatch.slots import Seat
+
+log = logging.getLogger(__name__)
+
+
+class Listener(Protocol):
+    """Whoever dispatches over connections. Each method is called from `data_received` or `connection_lost`."""
+
+    def on_open(self, connection: InstanceConnection) -> None: ...
+    def on_result(self, connection: InstanceConnection, message: wire.Result) -> None: ...
+    def on_failure(self, connection: InstanceConnection, message: wire.Failure) -> None: ...
+    def on_busy(self, connection: InstanceConnection, message: wire.Busy) -> None: ...
+    def on_started(self, connection: InstanceConnection, message: wire.Started) -> None: ...
+    def on_chunk(self, connection: InstanceConnection, message: wire.Chunk) -> None: ...
+    def on_end(self, connection: InstanceConnection, message: wire.End) -> None: ...
+    def on_goodbye(self, connection: InstanceConnection, message: wire.Goodbye) -> None: ...
+    def on_lost(self, connection: InstanceConnection) -> None: ...
+
+
+class InstanceConnection(asyncio.Protocol):
+    """Speaks with the instance of `record` once connected; tells `listener` what it says.
+
+    in_flight: calls given to it whose id has not ended, by id, oldest first. opened: it welcomed us and may be given
+    calls. closed: resolves when the connection is gone, to the reason in words.
+    """
+
+    def __init__(self, record: InstanceRecord, listener: Listener, peer: str) -> None:
+        self.record = record
+        self.in_flight: dict[int, Call] = {}
+        self.seat: Seat[InstanceConnection] = Seat(self, max(1, record.concurrency))
+        self.opened = False
+        self.num_busy = 0
+        self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._peer = peer
+        self._next_id = 0
+        self._reason = ""
+        self._decoder = wire.caller_side()
+        self._transport: asyncio.Transport | None = None
+        self._handlers = {
+            wire.Result: listener.on_result,
+            wire.Failure: listener.on_failure,
+            wire.Busy: listener.on_busy,
+            wire.Started: listener.on_started,
+            wire.Chunk: listener.on_chunk,
+            wire.End: listener.on_end,
+            wire.Goodbye: listener.on_goodbye,
+            wire.Welcome: InstanceConnection._on_welcome,
+        }
+        self._listener = listener
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        hello = wire.Hello(wire.PROTOCOL_VERSION, self.record.token, "gateway", self._peer)
+        self._transport.write(wire.encode(hello))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._decoder.feed(data):
+                handler = self._handlers.get(type(message))
+                if handler is None:
+                    raise ProtocolError(f"unexpected {type(message).__name__}")
+                handler(self, message)  # type: ignore[operator]
+        except ProtocolError as error:
+            log.warning("instance %s: %s", self.record.instance_id, error.detail)
+            self.close(error.detail)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.opened = False
+        if not self.closed.done():
+            self.closed.set_result(self._reason or (str(exc) if exc else "closed by the instance"))
+        self._listener.on_lost(self)
+
+    def invoke(self, call: Call, now_s: float) -> None:
+        """Send `call`; from now on its id is in flight here. Raises ProtocolError if it does not fit a frame."""
+        number = self._next_id = self._next_id + 1
+        frame = wire.encode(
+            wire.Invoke(
+                number,
+                call.body,
+                max(1.0, (call.deadline_s - now_s) * 1000.0),
+                call.version.notify_start,
+                call.content_type,
+                call.accept_stream,
+                call.request_id,
+                call.traceparent,
+            )
+        )
+        call.id = number
+        self.in_flight[number] = call
+        self._transport.write(frame)  # type: ignore[union-attr]  # only an opened connection has a seat
+
+    def send(self, message: wire.Cancel | wire.Credit) -> None:
+        """Send a small message, unless the connection is gone."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(wire.encode(message))
+
+    def close(self, reason: str) -> None:
+        """Close at once; calls in flight are lost. `reason` is what `closed` resolves to."""
+        self._reason = self._reason or reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _on_welcome(self, message: wire.Welcome) -> None:
+        if self.opened or message.version != wire.PROTOCOL_VERSION or message.ref != self.record.ref:
+            raise ProtocolError(f"unexpected Welcome: version {message.version}, {message.ref or 'blank'}")
+        if self.record.boot_ms == {} and message.boot_ms:
+            self.record = msgspec.structs.replace(self.record, boot_ms=message.boot_ms)
+        self.seat.slots = max(1, message.concurrency)
+        self.opened = True
+        self._listener.on_open(self)

@@ -1,0 +1,400 @@
+"""The shell around the pure parts: takes calls in, gives each to an instance, resolves its outcome exactly once.
+
+    submit ──seat free?──► send ──Result/Failure/End──► outcome
+       └──► queue ──seat comes free──┘   └─Busy, instance lost─► back to the head, or once more alone, or failed
+
+A seat is freed only when its instance really ended the id, or is gone: a caller that left or a deadline that passed
+resolves the outcome at once, but the slot stays taken while the work still runs. Everything happens on one event loop,
+without a task per call. This module does not know HTTP, Redis or how instances come to be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+from samovar import wire
+from samovar.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InstanceLost,
+    SamovarError,
+    rebuild,
+)
+from samovar.spec import Manifest
+from samovar_storage.records import BootFailure
+
+from samovar_dispatch.call import Call, Outcome, Version
+from samovar_dispatch.connection import InstanceConnection
+from samovar_dispatch.deadlines import DeadlineWheel
+from samovar_dispatch.queue import retry_after_s
+from samovar_dispatch.retry import Verdict, after_loss, may_have_started
+from samovar_dispatch.slots import Seat, prefetch_allowance, smoothed
+from samovar_dispatch.stream import ChunkStream
+
+log = logging.getLogger(__name__)
+
+BUSY_BACKOFF_S = 0.01
+MAX_BUSY_BACKOFF_S = 0.16
+
+
+class Dispatcher:
+    """One per process. versions: live state by ref. late_replies: answers to ids nobody knows any more, dropped.
+
+    on_demand: called with a version whose demand rose from nothing, or outgrew twice what was last written.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_demand: Callable[[Version], None]) -> None:
+        self.versions: dict[str, Version] = {}
+        self.late_replies = 0
+        self._loop = loop
+        self._on_demand = on_demand
+        self._wheel: DeadlineWheel[Call] = DeadlineWheel()
+        self._timer: asyncio.TimerHandle | None = None
+        self._seq = 0
+
+    # ---- calls -------------------------------------------------------------------------------------------------
+
+    def version(self, manifest: Manifest) -> Version:
+        """Return the live state of a version, made on first use."""
+        version = self.versions.get(manifest.ref)
+        if version is None:
+            version = self.versions[manifest.ref] = Version(manifest)
+        return version
+
+    def submit(
+        self,
+        version: Version,
+        body: bytes,
+        deadline_s: float,
+        now_s: float,
+        content_type: str = "application/json",
+        request_id: str = "",
+        traceparent: str = "",
+        accept_stream: bool = False,
+    ) -> Call:
+        """Take a call in; its `future` resolves to the outcome by `deadline_s` at the latest.
+
+        Args:
+            deadline_s, now_s: monotonic seconds (time.monotonic).
+        Raises: QueueFull, or the version's boot error while it may not be tried again yet.
+        """
+        self._seq = seq = self._seq + 1
+        call = Call(
+            version,
+            body,
+            deadline_s,
+            now_s,
+            self._loop.create_future(),
+            seq,
+            content_type,
+            request_id,
+            traceparent,
+            accept_stream,
+        )
+        seat = None if version.queue or version.suspects else version.seats.take()
+        if seat is not None:
+            self._send(call, seat, now_s)
+        else:
+            self._enqueue(call)
+        version.stats.submitted += 1
+        if self._wheel.add(call):
+            self._arm()
+        if not version.active:
+            version.active = True
+            self._on_demand(version)
+        return call
+
+    def cancel(self, call: Call) -> None:
+        """Nobody wants the answer any more: the outcome is Cancelled; a running call is told to stop."""
+        self._give_up(call, Cancelled(), "cancelled")
+
+    @property
+    def num_live(self) -> int:
+        """Calls whose outcome is still open."""
+        return len(self._wheel)
+
+    def _enqueue(self, call: Call) -> None:
+        version = call.version
+        if not version.seats.num_slots and not version.members:
+            self._refuse_while_backing_off(version)
+            call.cold = True
+        version.queue.push(call, retry_after_s(version.num_queued, version.seats.num_slots, version.service_s))
+        if call.cold:
+            version.stats.cold_starts += 1
+        if version.active and version.num_queued > 2 * version.written_demand:
+            self._on_demand(version)
+
+    def _refuse_while_backing_off(self, version: Version) -> None:
+        failure = version.boot_failure
+        if failure is not None and failure.retry_at_s > (now_s := time.time()):
+            raise boot_error(failure, now_s)
+
+    def _send(self, call: Call, seat: Seat[InstanceConnection], now_s: float) -> None:
+        call.seat = seat
+        call.sent_s = now_s
+        seat.owner.invoke(call, now_s)
+
+    def _pump(self, version: Version) -> None:
+        """Give waiting calls to free seats: suspects first, each alone, then the queue."""
+        now_s = time.monotonic()
+        if version.suspects:
+            self._pump_suspects(version, now_s)
+        queue, take = version.queue, version.seats.take
+        while queue and (seat := take()) is not None:
+            self._send(queue.pop(), seat, now_s)
+
+    def _pump_suspects(self, version: Version, now_s: float) -> None:
+        seat = version.isolated
+        if seat is None:
+            seat = version.isolated = version.seats.least_loaded()
+            if seat is None:
+                return
+            version.seats.close(seat)
+        if seat.load == 0:
+            seat.load = 1
+            self._send(version.suspects.popleft(), seat, now_s)
+
+    def _release(self, connection: InstanceConnection, version: Version) -> None:
+        """A call of this connection has really ended: its slot is free, somebody may be waiting for it."""
+        seat = connection.seat
+        version.seats.give_back(seat)
+        if seat is version.isolated and seat.load == 0 and not version.suspects:
+            version.isolated = None
+            if connection.opened:
+                version.seats.open(seat)
+        if version.queue or version.suspects:
+            self._pump(version)
+
+    def _finish(self, call: Call, outcome: Outcome, code: str) -> None:
+        call.done = True
+        self._wheel.discard(call)
+        call.ended_s = now_s = time.monotonic()
+        stats = call.version.stats
+        stats.queue_sum_s += call.sent_s - call.submitted_s
+        stats.ended(code, now_s - call.submitted_s)
+        if not call.future.done():
+            call.future.set_result(outcome)
+
+    def _fail(self, call: Call, error: SamovarError) -> None:
+        if call.stream is not None:
+            call.stream.finish(error)
+        self._finish(call, error, error.code)
+
+    def _give_up(self, call: Call, reason: SamovarError | Cancelled, code: str) -> None:
+        """Resolve a call that still waits or runs; what runs keeps its slot until the instance ends it."""
+        if call.done:
+            return
+        if call.seat is not None:
+            call.seat.owner.send(wire.Cancel(call.id))
+        elif not call.version.queue.remove(call) and call in call.version.suspects:
+            call.version.suspects.remove(call)
+        if call.stream is not None:
+            call.stream.finish(reason)
+        self._finish(call, reason, code)
+
+    # ---- deadlines ---------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_s = self._wheel.next_due_s()
+        if due_s is not None:
+            self._timer = self._loop.call_later(max(0.0, due_s - time.monotonic()), self._expire)
+
+    def _expire(self) -> None:
+        for call in self._wheel.expire(time.monotonic()):
+            phase = "run" if call.seat is not None else "queue" if call.version.seats.num_slots else "boot"
+            waited_s = time.monotonic() - call.submitted_s
+            error = DeadlineExceeded(f"the deadline passed after {waited_s:.2f} s, in phase {phase}", phase=phase)
+            self._give_up(call, error, error.code)
+        self._arm()
+
+    # ---- what instances say (connection.Listener) --------------------------------------------------------------
+
+    def on_result(self, connection: InstanceConnection, message: wire.Result) -> None:
+        call = connection.in_flight.pop(message.id, None)
+        if call is None:
+            self.late_replies += 1
+            return
+        version = call.version
+        version.service_s = service_s = smoothed(version.service_s, message.run_us, message.batch_size)
+        version.seats.allowance = prefetch_allowance(service_s)
+        version.stats.run_sum_s += message.run_us * 1e-6
+        connection.num_busy = 0
+        self._release(connection, version)
+        if call.done:
+            self.late_replies += 1
+        else:
+            self._finish(call, message, "ok")
+
+    def on_failure(self, connection: InstanceConnection, message: wire.Failure) -> None:
+        call = self._ended(connection, message.id)
+        if call is not None:
+            self._fail(call, rebuild(message.code, message.status, message.detail, message.extra))
+
+    def on_end(self, connection: InstanceConnection, message: wire.End) -> None:
+        call = self._ended(connection, message.id)
+        if call is not None:
+            stream = self._stream_of(call)
+            stream.finish()
+            self._finish(call, stream, "ok")
+
+    def on_chunk(self, connection: InstanceConnection, message: wire.Chunk) -> None:
+        call = connection.in_flight.get(message.id)
+        if call is None or call.done:
+            self.late_replies += 1
+            return
+        stream = self._stream_of(call)
+        stream.feed(message.body)
+        if not call.future.done():
+            call.future.set_result(stream)
+
+    def on_started(self, connection: InstanceConnection, message: wire.Started) -> None:
+        call = connection.in_flight.get(message.id)
+        if call is not None:
+            call.started = True
+
+    def on_busy(self, connection: InstanceConnection, message: wire.Busy) -> None:
+        """The call never started: it goes back to the head, and this instance is left alone for a moment."""
+        call = connection.in_flight.pop(message.id, None)
+        if call is None:
+            self.late_replies += 1
+            return
+        version = call.version
+        version.seats.close(connection.seat)
+        if message.draining:
+            connection.opened = False
+        else:
+            delay_s = min(BUSY_BACKOFF_S * 2**connection.num_busy, MAX_BUSY_BACKOFF_S)
+            connection.num_busy = min(connection.num_busy + 1, 10)
+            self._loop.call_later(delay_s, partial(self._reopen, version, connection))
+        self._return(call)
+        self._release(connection, version)
+
+    def on_goodbye(self, connection: InstanceConnection, message: wire.Goodbye) -> None:
+        """The instance takes no more; what it holds still ends there."""
+        connection.opened = False
+        version = self.versions[connection.record.ref]
+        version.seats.close(connection.seat)
+        if message.reason != "drain":
+            log.warning(
+                "instance %s says goodbye: %s %s", connection.record.instance_id, message.reason, message.detail
+            )
+
+    def on_open(self, connection: InstanceConnection) -> None:
+        """An instance is ready for calls: those that waited for one go out."""
+        version = self.versions[connection.record.ref]
+        version.members[connection.record.instance_id] = connection
+        version.boot_failure = None
+        version.seats.open(connection.seat)
+        self._pump(version)
+
+    def on_lost(self, connection: InstanceConnection) -> None:
+        """The connection is gone: each call it held is dropped, sent elsewhere, retried alone or failed."""
+        version = self.versions.get(connection.record.ref)
+        if version is None:
+            return
+        if version.members.get(connection.record.instance_id) is connection:
+            del version.members[connection.record.instance_id]
+        version.seats.close(connection.seat)
+        if connection.seat is version.isolated:
+            version.isolated = None
+        returning: list[Call] = []
+        now_s = time.monotonic()
+        for position, call in enumerate(connection.in_flight.values()):
+            if self._after_loss(call, position, connection, now_s) is Verdict.REDISPATCH:
+                returning.append(call)
+        connection.in_flight.clear()
+        version.stats.redispatched += len(returning)
+        version.queue.put_back(returning)
+        self._pump(version)
+        self._note_cold(version)
+
+    def _after_loss(self, call: Call, position: int, connection: InstanceConnection, now_s: float) -> Verdict:
+        version = call.version
+        notified = call.started if version.notify_start else None
+        started = call.stream is not None or may_have_started(position, connection.seat.slots, notified)
+        call.num_attempts += started
+        verdict = after_loss(
+            wanted=not call.done,
+            started=started,
+            num_attempts=call.num_attempts,
+            retry_on_crash=version.manifest.retry_on_crash and call.stream is None,
+            remaining_s=call.deadline_s - now_s,
+            service_s=version.service_s,
+        )
+        call.seat = None
+        if verdict is Verdict.FAIL:
+            self._fail(call, InstanceLost(f"instance {connection.record.instance_id} was lost while running the call"))
+        elif verdict is Verdict.RETRY_ALONE:
+            call.started = False
+            version.stats.retried += 1
+            version.suspects.append(call)
+        return verdict
+
+    def _reopen(self, version: Version, connection: InstanceConnection) -> None:
+        if connection.opened and connection.seat is not version.isolated:
+            version.seats.open(connection.seat)
+            self._pump(version)
+
+    def _return(self, call: Call) -> None:
+        call.seat = None
+        if not call.done:
+            call.version.stats.redispatched += 1
+            if call.num_attempts:
+                call.version.suspects.appendleft(call)
+            else:
+                call.version.queue.put_back([call])
+
+    def _ended(self, connection: InstanceConnection, number: int) -> Call | None:
+        """Free the slot of an id that ended; return its call if somebody still waits for it."""
+        call = connection.in_flight.pop(number, None)
+        if call is None:
+            self.late_replies += 1
+            return None
+        self._release(connection, call.version)
+        if call.done:
+            self.late_replies += 1
+            return None
+        return call
+
+    def _stream_of(self, call: Call) -> ChunkStream:
+        if call.stream is None:
+            call.stream = ChunkStream(self._loop, partial(self._give_credit, call))
+        return call.stream
+
+    def _give_credit(self, call: Call, num_chunks: int) -> None:
+        if call.seat is not None and not call.done:
+            call.seat.owner.send(wire.Credit(call.id, num_chunks))
+
+    # ---- boots -------------------------------------------------------------------------------------------------
+
+    def boot_failed(self, failure: BootFailure) -> None:
+        """A version could not be brought up: while nobody serves it, those who wait get the real error."""
+        version = self.versions.get(failure.ref)
+        if version is None or version.members:
+            return
+        version.boot_failure = failure
+        error = boot_error(failure, time.time())
+        for call in [*version.suspects, *version.queue]:
+            self._give_up(call, error, error.code)
+
+    def _note_cold(self, version: Version) -> None:
+        """Calls that wait now that the last instance is gone wait for a cold start: say so at once."""
+        if version.num_queued and not version.members:
+            for call in version.queue:
+                call.cold = True
+            self._on_demand(version)
+
+
+def boot_error(failure: BootFailure, now_s: float) -> SamovarError:
+    """Return the error callers get for a failed boot; retry_after_s counts from `now_s`, unix seconds."""
+    extra = {"phase": failure.phase, "log_tail": failure.log_tail, "num_failures": failure.num_failures}
+    error = rebuild(failure.code, failure.status, failure.detail, extra)
+    error.retry_after_s = max(1.0, failure.retry_at_s - now_s)
+    return error

@@ -1,0 +1,57 @@
+"""What becomes of a call whose instance was lost.
+
+| the call                                   | then
+|--------------------------------------------|------------------------------------------------------------------
+| nobody waits for it any more               | dropped
+| it never started                           | back to the head of the queue, silently
+| it may have started, retry_on_crash,       | once more, alone on an instance: what crashed one may crash the
+|   first time, deadline leaves room         |   next, and must then take nobody with it
+| else                                       | fails: the instance was lost
+
+An instance starts calls in the order they came, so of those in flight only the oldest `slots` can have started. With
+retry_on_crash off the instance says so call by call (Started), and only those that did start fail.
+This module does not know connections, queues or clocks.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Verdict(Enum):
+    DROP = "drop"
+    REDISPATCH = "redispatch"
+    RETRY_ALONE = "retry_alone"
+    FAIL = "fail"
+
+
+def may_have_started(position: int, slots: int, notified: bool | None) -> bool:
+    """Return whether user code may have seen the call.
+
+    Args:
+        position: its place among the calls in flight on that instance, oldest = 0.
+        slots: calls the instance works on at once, >= 1.
+        notified: whether the instance reported its start; None when it was not asked to.
+    """
+    return position < slots if notified is None else notified
+
+
+def after_loss(
+    *, wanted: bool, started: bool, num_attempts: int, retry_on_crash: bool, remaining_s: float, service_s: float
+) -> Verdict:
+    """Return what to do with a call whose instance was lost.
+
+    Args:
+        wanted: somebody still waits for the answer.
+        started: user code may have seen it, or part of its answer was sent on.
+        num_attempts: runs that ended in a lost instance, this one included, >= 1.
+        remaining_s: seconds until its deadline.
+        service_s: usual run time, seconds, 0 when unknown: with less than that left a retry is not worth it.
+    """
+    if not wanted:
+        return Verdict.DROP
+    if not started:
+        return Verdict.REDISPATCH
+    if retry_on_crash and num_attempts <= 1 and remaining_s > service_s:
+        return Verdict.RETRY_ALONE
+    return Verdict.FAIL

@@ -1,0 +1,39 @@
+"""Plain counters of one version, cheap enough to keep on every call; exporters read them when asked.
+
+This module does not know Prometheus.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+LATENCY_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+
+
+class VersionStats:
+    """outcomes: ended calls by code, "ok" for answers. latency_counts: calls per bucket of LATENCY_BOUNDS_S, the last
+    one beyond all; not cumulative. run_sum_s: seconds in handlers. cold_starts: calls that had to wait for a boot."""
+
+    __slots__ = (
+        "cold_starts",
+        "latency_counts",
+        "latency_sum_s",
+        "outcomes",
+        "queue_sum_s",
+        "redispatched",
+        "retried",
+        "run_sum_s",
+        "submitted",
+    )
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, int] = {"ok": 0}
+        self.latency_counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
+        self.latency_sum_s = self.queue_sum_s = self.run_sum_s = 0.0
+        self.submitted = self.cold_starts = self.redispatched = self.retried = 0
+
+    def ended(self, code: str, latency_s: float) -> None:
+        """Count one call that ended with `code` after `latency_s`."""
+        self.outcomes[code] = self.outcomes.get(code, 0) + 1
+        self.latency_counts[bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
+        self.latency_sum_s += latency_s

@@ -1,0 +1,66 @@
+"""The answer of a generator: chunks in order, bounded, ended by a clean end or an error.
+
+The instance sends at most STREAM_WINDOW chunks ahead of Credit, which flows back as the reader consumes, so a slow
+reader slows the generator and nothing piles up. This module does not know HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from samovar.errors import Cancelled, ProtocolError, SamovarError
+from samovar.wire import STREAM_WINDOW
+
+CREDIT_STEP = STREAM_WINDOW // 2
+
+
+class ChunkStream:
+    """An async iterator over chunks; raises the SamovarError or Cancelled the stream failed with.
+
+    give_credit: called with a number of chunks the reader has consumed.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, give_credit: Callable[[int], None]) -> None:
+        self._loop = loop
+        self._give_credit = give_credit
+        self._chunks: deque[bytes] = deque()
+        self._end: SamovarError | Cancelled | None = None
+        self._ended = False
+        self._consumed = 0
+        self._waiter: asyncio.Future[None] | None = None
+
+    def feed(self, chunk: bytes) -> None:
+        """Add one chunk. Raises ProtocolError when the instance ignores the window."""
+        if len(self._chunks) >= STREAM_WINDOW + CREDIT_STEP:
+            raise ProtocolError("the instance sent more chunks than its credit")
+        self._chunks.append(chunk)
+        self._wake()
+
+    def finish(self, error: SamovarError | Cancelled | None = None) -> None:
+        """No more chunks come; readers get what is buffered, then the end or `error`. The first call counts."""
+        if not self._ended:
+            self._ended, self._end = True, error
+            self._wake()
+
+    def __aiter__(self) -> ChunkStream:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._chunks:
+            if self._ended:
+                if self._end is not None:
+                    raise self._end
+                raise StopAsyncIteration
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        self._consumed += 1
+        if self._consumed == CREDIT_STEP and not self._ended:
+            self._consumed = 0
+            self._give_credit(CREDIT_STEP)
+        return self._chunks.popleft()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
