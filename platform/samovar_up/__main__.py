@@ -1,0 +1,95 @@
+"""`python -m samovar_up`: what `samovar up` runs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from samovar.errors import SamovarError
+from samovar.settings import PREFIX, Settings, describe, read
+from samovar_gateway.settings import GatewaySettings
+from samovar_pool.settings import PoolSettings
+from samovar_up import leftovers, lock, plan
+from samovar_up.checks import check_redis, check_s3, choose_port, prepare_data_dir
+from samovar_up.report import JsonReporter, Reporter, TextReporter
+from samovar_up.settings import UpSettings
+from samovar_up.supervisor import Supervisor
+
+logger = logging.getLogger("samovar_up")
+# Secrets come from the environment or a file: an argument list can be read by every user of the machine.
+_NO_FLAG = frozenset({"s3_access_key", "s3_secret_key", "admin_key"})
+_PROCESSES: tuple[type[Settings], ...] = (UpSettings, GatewaySettings, PoolSettings)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the platform until Ctrl-C; return the exit code."""
+    flags = vars(_parser().parse_args(arguments))
+    reporter: Reporter = JsonReporter() if flags.pop("json") else TextReporter()
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        _run(flags, reporter)
+    except SamovarError as error:
+        reporter.failed(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="samovar up",
+        description="Run the whole platform on this machine, in the foreground, until Ctrl-C.",
+        epilog=f"Secrets are read from {PREFIX}S3_ACCESS_KEY, {PREFIX}S3_SECRET_KEY or the file of --config.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per event")
+    parser.add_argument("--config", metavar="FILE", help="JSON file of settings")
+    for name, text in _flags().items():
+        parser.add_argument("--" + name.replace("_", "-"), dest=name, metavar="VALUE", help=text.replace("%", "%%"))
+    return parser
+
+
+def _flags() -> dict[str, str]:
+    """Return every setting that may be a flag with its description: ours first, then what is handed to the children."""
+    found: dict[str, str] = {}
+    for process in _PROCESSES:
+        for variable, default, description in describe(process):
+            name = variable.removeprefix(PREFIX).lower()
+            if name not in _NO_FLAG:
+                found.setdefault(name, f"{description} [{default}]")
+    return found
+
+
+def _run(flags: dict[str, Any], reporter: Reporter) -> None:
+    names = {name for process in _PROCESSES for name in process.__struct_fields__}
+    variables = [PREFIX + name.upper() for name in names]
+    own = {key: value for key, value in flags.items() if key in UpSettings.__struct_fields__ or key == "config"}
+    settings = read(UpSettings, own, known_variables=variables)
+    settings = msgspec.structs.replace(settings, data_dir=settings.data_dir.expanduser().absolute())
+    prepare_data_dir(settings.data_dir, settings.min_free_disk_bytes)
+    with lock.hold(settings.data_dir) as held:
+        run_dir = settings.data_dir / "run"
+        leftovers.stop_recorded(run_dir)
+        settings = msgspec.structs.replace(settings, port=choose_port(settings.host, settings.port))
+        held.sign(lock.Holder(pid=os.getpid(), since_s=time.time(), url=plan.url_of(settings)))
+        if not settings.embeds_redis:
+            check_redis(settings.redis_url.reveal())
+        if not settings.embeds_s3:
+            check_s3(settings)
+        work = plan.make(settings, plan.passed_on(flags, os.environ, _PROCESSES[1:]), reporter)
+        asyncio.run(Supervisor(work, reporter, run_dir).run())
+    reporter.stopped()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""What an earlier supervisor that was killed left running, and how it is brought down.
+
+Every supervisor records the children it starts, with their start times and the machine's boot, in `run/children.json`.
+Only a process that matches its record is ever signalled. This module does not start anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from samovar_up import procfs
+from samovar_up.policy import STOP_ORDER
+from samovar_up.procfs import Process
+
+logger = logging.getLogger(__name__)
+FILE_NAME = "children.json"
+_POLL_S = 0.05
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One child a supervisor started: which process of the platform it is, and which process of the machine."""
+
+    name: str
+    process: Process
+
+
+class Records(msgspec.Struct, frozen=True, kw_only=True):
+    boot_id: str
+    children: list[Record]
+
+
+def write(run_dir: Path, children: Iterable[Record]) -> None:
+    """Record `children` as those now running; the file is replaced as a whole."""
+    data = msgspec.json.encode(Records(boot_id=procfs.boot_id(), children=list(children)))
+    temporary = run_dir / (FILE_NAME + ".new")
+    temporary.write_bytes(data)
+    os.replace(temporary, run_dir / FILE_NAME)
+
+
+def read(run_dir: Path) -> list[Record]:
+    """Return the recorded children that still run now."""
+    try:
+        records = msgspec.json.decode((run_dir / FILE_NAME).read_bytes(), type=Records)
+    except (OSError, msgspec.MsgspecError):
+        return []
+    if records.boot_id != procfs.boot_id():
+        return []
+    return [record for record in records.children if procfs.is_alive(record.process)]
+
+
+def stop_recorded(run_dir: Path, timeout_s: float = 20.0) -> int:
+    """Stop what an earlier supervisor left, gateway first and stores last; return how many processes that were."""
+    found = read(run_dir)
+    for names in STOP_ORDER:
+        group = [record.process for record in found if record.name in names]
+        for record in found:
+            if record.name in names:
+                logger.warning("stopping the %s (pid %d) an earlier samovar up left", record.name, record.process.pid)
+        stop(group, timeout_s)
+    return len(found)
+
+
+def stop(processes: Sequence[Process], timeout_s: float) -> None:
+    """Ask `processes` to end, wait up to `timeout_s` seconds, then kill those that did not."""
+    for process in processes:
+        procfs.send(process, signal.SIGTERM)
+    if not _wait(lambda: not any(map(procfs.is_alive, processes)), timeout_s):
+        for process in processes:
+            procfs.send(process, signal.SIGKILL)
+        _wait(lambda: not any(map(procfs.is_alive, processes)), 5.0)
+
+
+def strays(own_pid: int, run_dir: Path, processes: Iterable[Process]) -> list[Process]:
+    """Return what is ours among `processes`: descendants of `own_pid`, and instances whose sockets lie in `run_dir`."""
+    processes = list(processes)
+    mine = {process.pid: process for process in procfs.descendants(own_pid, processes)}
+    mine |= {process.pid: process for process in processes if _is_instance_of(process, f"{run_dir}/")}
+    return [process for process in mine.values() if process.state not in "ZX"]
+
+
+def _is_instance_of(process: Process, run_prefix: str) -> bool:
+    """Zygote, blanks and instances share one command line, which names the module and the zygote's socket."""
+    module = any(argument.startswith("samovar_instance") for argument in process.argv)
+    return module and any(argument.startswith(run_prefix) for argument in process.argv)
+
+
+def _wait(done: Callable[[], bool], timeout_s: float) -> bool:
+    deadline_s = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() >= deadline_s:
+            return False
+        time.sleep(_POLL_S)
+    return True

@@ -1,0 +1,155 @@
+"""Which processes a platform of these settings consists of, and what each of them is told.
+
+Children get their settings in a 0600 file, never in arguments or the environment. This module starts nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import redis
+
+from samovar.errors import ConfigError
+from samovar.settings import PREFIX, Secret, Settings
+from samovar_up.child import ChildSpec
+from samovar_up.readiness import gateway_lacks, pool_lacks
+from samovar_up.report import Reporter
+from samovar_up.settings import UpSettings
+from samovar_up.stores import Stores
+
+SETTINGS_FILE = "settings.json"
+CONNECTION_FILE = "connection.json"
+_DRAIN_SLACK_S = 10.0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a supervisor runs.
+
+    stages: children started together, stage after stage. missing: blocking probe that says, in words, what the platform
+    still lacks. announce: called once with the seconds it took.
+    """
+
+    stages: Sequence[Sequence[ChildSpec]]
+    missing: Callable[[], list[str]]
+    announce: Callable[[float], None]
+    ready_timeout_s: float
+    logs_dir: Path
+
+
+def url_of(settings: UpSettings) -> str:
+    """Return the address a person on this machine uses; a wildcard address is reached over loopback."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)  # noqa: S104 - compared, not bound
+    return f"http://{host}:{settings.port}"
+
+
+def make(settings: UpSettings, passed_on: Mapping[str, Any], reporter: Reporter) -> Plan:
+    """Return the plan of this platform and write the settings file its children read."""
+    stores = Stores(settings)
+    settings = stores.settings
+    settings = msgspec.structs.replace(settings, node=settings.node or socket.gethostname())
+    admin_key = str(passed_on.get("admin_key") or _admin_key(settings.data_dir))
+    path = settings.data_dir / SETTINGS_FILE
+    write_secret_file(path, dict(passed_on) | child_settings(settings, admin_key))
+    client = redis.Redis.from_url(settings.redis_url.reveal(), socket_connect_timeout=2.0, socket_timeout=2.0)
+    url = url_of(settings)
+
+    def announce(seconds: float) -> None:
+        write_secret_file(settings.data_dir / CONNECTION_FILE, {"url": url, "admin_key": admin_key})
+        reporter.ready(url, admin_key, settings.data_dir, seconds)
+
+    return Plan(
+        stages=stages(settings, stores, path),
+        missing=lambda: gateway_lacks(url) + pool_lacks(client, settings.node),
+        announce=announce,
+        ready_timeout_s=settings.ready_timeout_s,
+        logs_dir=settings.data_dir / "logs",
+    )
+
+
+def stages(settings: UpSettings, stores: Stores, config: Path) -> list[list[ChildSpec]]:
+    """Return the children in the order they are started.
+
+    The pool manager's imports and SeaweedFS's election take longest, so they run beside each other.
+    """
+    environ = child_environ(os.environ, config)
+    gateway = _python("samovar_gateway", "gateway", settings, environ)
+    pool = _python("samovar_pool", "pool", settings, environ)
+    return [stage for stage in ([*stores.valkey()], [pool, *stores.seaweedfs()], [gateway]) if stage]
+
+
+def _python(module: str, name: str, settings: UpSettings, environ: Mapping[str, str]) -> ChildSpec:
+    return ChildSpec(
+        name=name,
+        argv=(sys.executable, "-m", module),
+        environ=environ,
+        log_path=settings.data_dir / "logs" / f"{name}.log",
+        stop_timeout_s=settings.drain_timeout_s + _DRAIN_SLACK_S,
+    )
+
+
+def child_environ(environ: Mapping[str, str], config: Path) -> dict[str, str]:
+    """Return the environment of the platform's own processes: no `SAMOVAR_` variable but the settings file."""
+    kept = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
+    return kept | {PREFIX + "CONFIG": str(config), "PYTHONUNBUFFERED": "1"}
+
+
+def child_settings(settings: UpSettings, admin_key: str) -> dict[str, Any]:
+    """Return what the supervisor decides for its children, ready for JSON; one file serves all of them."""
+    values = {name: getattr(settings, name) for name in settings.__struct_fields__}
+    values["admin_key"] = Secret(admin_key)
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Secret):
+        return value.reveal()
+    return str(value) if isinstance(value, Path) else value
+
+
+def passed_on(
+    flags: Mapping[str, Any], environ: Mapping[str, str], processes: Sequence[type[Settings]]
+) -> dict[str, Any]:
+    """Return the values given for the children's own settings: from the file, the environment and flags, last wins."""
+    names = {name for process in processes for name in process.__struct_fields__}
+    file = flags.get("config") or environ.get(PREFIX + "CONFIG")
+    values = _read_object(Path(file)) if file else {}
+    values |= {name: environ[PREFIX + name.upper()] for name in names if PREFIX + name.upper() in environ}
+    values |= {name: value for name, value in flags.items() if value is not None}
+    return {name: value for name, value in values.items() if name in names}
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"cannot read the settings file {path}: {error}") from error
+
+
+def _admin_key(data_dir: Path) -> str:
+    """Return the admin key of this data folder, made on the first start."""
+    path = data_dir / CONNECTION_FILE
+    if path.exists():
+        stored = _read_object(path).get("admin_key")
+        if isinstance(stored, str) and stored:
+            return stored
+    admin_key = f"sv_{secrets.token_hex(6)}_{secrets.token_urlsafe(32).replace('_', '-')}"
+    write_secret_file(path, {"url": "", "admin_key": admin_key})
+    return admin_key
+
+
+def write_secret_file(path: Path, value: Mapping[str, Any]) -> None:
+    """Write `value` as JSON so that only the owner can read it and nobody ever sees half of it."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(value))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

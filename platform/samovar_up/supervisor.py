@@ -1,0 +1,166 @@
+"""The supervisor: brings the platform's processes up in order, keeps them alive, takes them down in order.
+
+This module does not know how a store is configured (`stores.py`) or what a child does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from samovar.errors import ConfigError, SamovarError, Unavailable
+from samovar_up import leftovers, procfs
+from samovar_up.child import Child, ChildSpec
+from samovar_up.plan import Plan
+from samovar_up.policy import STOP_ORDER
+from samovar_up.report import Reporter
+
+logger = logging.getLogger(__name__)
+_READY_POLL_S = 0.05
+_STRAY_TIMEOUT_S = 5.0
+
+
+class Supervisor:
+    """Runs one `Plan` from start to end.
+
+    Args:
+        plan: which children to run and how to see that they are ready.
+        reporter: told of progress.
+        run_dir: folder of the children's record and the instances' sockets.
+    """
+
+    def __init__(self, plan: Plan, reporter: Reporter, run_dir: Path) -> None:
+        self._plan = plan
+        self._reporter = reporter
+        self._run_dir = run_dir
+        self._children: dict[str, Child] = {}
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._failure: SamovarError | None = None
+        self._is_ready = False
+
+    async def run(self) -> None:
+        """Bring everything up, stay until a signal, take everything down.
+
+        Raises: ConfigError or Unavailable if the platform did not come up; everything is down again then, too.
+        """
+        started_s = time.monotonic()
+        self._install_signals()
+        try:
+            await self._start()
+            if await self._until_ready():
+                self._is_ready = True
+                self._plan.announce(time.monotonic() - started_s)
+                await self._stop.wait()
+        finally:
+            await self._take_down()
+        if self._failure is not None:
+            raise self._failure
+
+    def _install_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_stop_signal)
+        loop.add_signal_handler(signal.SIGCHLD, self._on_child_signal)
+
+    def _on_stop_signal(self) -> None:
+        if self._stop.is_set() and not self._hurry.is_set():
+            self._reporter.progress("hurrying")
+            self._hurry.set()
+        self._stop.set()
+
+    def _on_child_signal(self) -> None:
+        known = [child.identity.pid for child in self._children.values() if child.identity is not None]
+        procfs.reap_zombies(known)
+
+    async def _start(self) -> None:
+        """Start the children stage by stage; within a stage all at once."""
+        for stage in self._plan.stages:
+            if self._stop.is_set():
+                return
+            self._reporter.progress(f"starting {', '.join(spec.name for spec in stage)}")
+            for spec in stage:
+                await self._start_child(spec)
+            await self._wait_for(stage)
+
+    async def _wait_for(self, stage: Sequence[ChildSpec]) -> None:
+        """Wait until every child of the stage that says when it answers does."""
+        for spec in stage:
+            if spec.answers is not None:
+                probe = functools.partial(asyncio.to_thread, spec.answers)
+                await self._wait(probe, functools.partial("{} does not answer".format, spec.name))
+
+    async def _start_child(self, spec: ChildSpec) -> None:
+        child = Child(spec, self._record, self._on_child_exit)
+        self._children[spec.name] = child
+        try:
+            await child.start()
+        except OSError as error:
+            raise ConfigError(f"cannot start {spec.argv[0]}: {error.strerror}") from error
+
+    async def _until_ready(self) -> bool:
+        """Return True once the platform can serve, False if it was told to stop before."""
+        lacking: list[str] = ["everything"]
+
+        async def ready() -> bool:
+            lacking[:] = await asyncio.to_thread(self._plan.missing)
+            return not lacking
+
+        await self._wait(ready, lambda: f"the platform is not ready: {', '.join(lacking)} missing")
+        return not self._stop.is_set()
+
+    async def _wait(self, done: Callable[[], Awaitable[bool]], sentence: Callable[[], str]) -> None:
+        """Wait until `done()` is true, or the supervisor is told to stop. Raises on failure and timeout."""
+        deadline_s = time.monotonic() + self._plan.ready_timeout_s
+        while not self._stop.is_set():
+            is_done = await done()
+            if self._failure is not None:
+                raise self._failure
+            if is_done:
+                return
+            if time.monotonic() >= deadline_s:
+                raise Unavailable(f"{sentence()} after {self._plan.ready_timeout_s:g} s; see {self._plan.logs_dir}")
+            await asyncio.sleep(_READY_POLL_S)
+
+    def _record(self) -> None:
+        running = [
+            leftovers.Record(name=name, process=child.identity)
+            for name, child in self._children.items()
+            if child.identity is not None
+        ]
+        leftovers.write(self._run_dir, running)
+
+    def _on_child_exit(self, child: Child, code: int) -> None:
+        """While coming up, a child that says its configuration is wrong ends it all: a restart would not help."""
+        if not self._is_ready and code == ConfigError.exit_code:
+            self._failure = ConfigError(child.last_log_line() or f"{child.spec.name} refused its settings")
+
+    async def _take_down(self) -> None:
+        """Stop gateway, pool and stores in this order, then whatever of ours is still there."""
+        self._stop.set()
+        if self._children:
+            self._reporter.progress("stopping: running calls are finished first")
+        for names in STOP_ORDER:
+            await asyncio.gather(*(child.stop(self._hurry) for name, child in self._children.items() if name in names))
+            if "pool" in names:
+                await asyncio.to_thread(self._stop_strays)
+        await asyncio.to_thread(self._stop_strays)
+        (self._run_dir / leftovers.FILE_NAME).unlink(missing_ok=True)
+
+    def _stop_strays(self) -> None:
+        """End instances that outlived their manager; the stores, which are still needed or already gone, are not."""
+        processes = procfs.all_processes()
+        keep = {child.identity.pid for child in self._children.values() if child.identity is not None}
+        keep |= {process.pid for pid in keep for process in procfs.descendants(pid, processes)}
+        strays = leftovers.strays(os.getpid(), self._run_dir, processes)
+        strays = [process for process in strays if process.pid not in keep]
+        for process in strays:
+            logger.warning("ending process %d, which outlived its manager", process.pid)
+        leftovers.stop(strays, _STRAY_TIMEOUT_S)
+        procfs.reap_zombies(keep)

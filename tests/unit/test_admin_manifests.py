@@ -1,0 +1,87 @@
+"""What the gateway refuses to make a version of, whatever the client says."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from samovar.errors import DeployRefused
+from samovar.spec import BatchSpec, BlobRef, FileRef, Manifest
+from samovar_gateway.admin.manifests import blobs_of, check_manifest
+
+SHA = "a" * 64
+OTHER = "b" * 64
+
+
+def manifest(**changes: Any) -> Manifest:
+    good = Manifest(
+        name="embed",
+        version=0,
+        entry="app:Embed",
+        kind="class",
+        handler="sync",
+        code=BlobRef(sha256=SHA, size_bytes=10),
+        weights=[FileRef(path="model/model.safetensors", sha256=OTHER, size_bytes=5)],
+        requirements=["tabulate>=0.9"],
+        batch=BatchSpec(),
+    )
+    return msgspec.structs.replace(good, **changes)
+
+
+def weight(path: str, **changes: Any) -> list[FileRef]:
+    return [msgspec.structs.replace(FileRef(path=path, sha256=OTHER, size_bytes=5), **changes)]
+
+
+def test_a_good_manifest_passes() -> None:
+    check_manifest("embed", manifest())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"version": 1}, "send version 0"),
+        ({"name": "other"}, "the manifest is for 'other'"),
+        ({"format": 2}, "manifest format 2"),
+        ({"entry": "app"}, "not module:attribute"),
+        ({"entry": "app:f; import os"}, "not module:attribute"),
+        ({"entry": "../app:f"}, "not module:attribute"),
+        ({"code": BlobRef(sha256="A" * 64, size_bytes=1)}, "not a SHA-256"),
+        ({"code": BlobRef(sha256=SHA, size_bytes=0)}, "code archive has 0 bytes"),
+        ({"code": BlobRef(sha256=SHA, size_bytes=2**40)}, "code archive has"),
+        ({"batch": BatchSpec(max_size=0)}, "max_size >= 1"),
+        ({"batch": BatchSpec(max_wait_ms=-1)}, "max_wait_ms >= 0"),
+        ({"batch": BatchSpec(max_cost=0)}, "max_cost > 0"),
+        ({"handler": "generator"}, "cannot be batched"),
+        ({"weights": weight("../x.safetensors")}, "must be relative"),
+        ({"weights": weight("/etc/passwd")}, "must be relative"),
+        ({"weights": weight("a//b")}, "must be relative"),
+        ({"weights": weight("")}, "must be relative"),
+        ({"weights": weight("a\\b")}, "must be relative"),
+        ({"weights": weight("x", sha256="zz")}, "not a SHA-256"),
+        ({"weights": weight("x", size_bytes=-1)}, "negative size"),
+        ({"weights": weight("x") + weight("x")}, "listed twice"),
+        ({"weights": weight("pytorch_model.bin")}, "unpickling runs whatever code"),
+        ({"weights": weight("deep/M.PT")}, "unpickling"),
+        ({"requirements": ["--index-url http://evil"]}, "options are not allowed"),
+        ({"requirements": ["a\nb"]}, "not a requirement"),
+        ({"requirements": [" "]}, "not a requirement"),
+    ],
+)
+def test_what_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(DeployRefused, match=sentence):
+        check_manifest("embed", manifest(**changes))
+
+
+@pytest.mark.parametrize("name", ["", "Embed", "-a", "a-", "a" * 64, "a/b", "a.b", "é"])
+def test_bad_names_are_refused(name: str) -> None:
+    with pytest.raises(DeployRefused, match="function name"):
+        check_manifest(name, manifest(name=name))
+
+
+def test_pickle_passes_when_it_is_allowed() -> None:
+    check_manifest("embed", manifest(allow_pickle=True, weights=weight("pytorch_model.bin")))
+
+
+def test_a_blob_used_twice_is_needed_once() -> None:
+    twice = weight("a", sha256=SHA, size_bytes=10) + weight("b", sha256=OTHER)
+    assert [blob.sha256 for blob in blobs_of(manifest(weights=twice))] == [SHA, OTHER]
