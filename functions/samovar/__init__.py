@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from samovar.authoring import Batch as Batch
     from samovar.authoring import Weights as Weights
     from samovar.authoring import function as function
+    from samovar.client import AsyncClient as AsyncClient
+    from samovar.client import Client as Client
     from samovar.errors import SamovarError as SamovarError
     from samovar.spec import Limits as Limits
     from samovar.spec import Resources as Resources
@@ -24,13 +26,26 @@ _HOMES = {
     "function": "samovar.authoring",
     "Batch": "samovar.authoring",
     "Weights": "samovar.authoring",
+    "AsyncClient": "samovar.client",
+    "Client": "samovar.client",
     "Limits": "samovar.spec",
     "Resources": "samovar.spec",
     "Scaling": "samovar.spec",
     "SamovarError": "samovar.errors",
 }
 
-__all__ = ["Batch", "Limits", "Resources", "SamovarError", "Scaling", "Weights", "__version__", "function"]
+__all__ = [
+    "AsyncClient",
+    "Batch",
+    "Client",
+    "Limits",
+    "Resources",
+    "SamovarError",
+    "Scaling",
+    "Weights",
+    "__version__",
+    "function",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,69 @@
+"""Where the gateway is and which key to show it: flag, variable, or what `samovar up` wrote on this machine.
+
+This module does not know HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from samovar.errors import ConfigError
+
+DEFAULT_DATA_DIR = "~/.local/share/samovar"
+CONNECTION_FILE = "connection.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A gateway's address and an API key for it; the key never shows in a repr. source: where they came from."""
+
+    url: str
+    api_key: str
+    source: str
+
+    def __repr__(self) -> str:
+        return f"Connection(url={self.url!r}, api_key='***', source={self.source!r})"
+
+
+def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the data folder `samovar up` uses here unless told otherwise."""
+    return Path(environ.get("SAMOVAR_DATA_DIR") or DEFAULT_DATA_DIR).expanduser()
+
+
+def find_connection(
+    url: str | None = None, api_key: str | None = None, environ: Mapping[str, str] = os.environ
+) -> Connection:
+    """Return the gateway to talk to: arguments first, then SAMOVAR_URL and SAMOVAR_API_KEY, then the data folder's file.
+
+    The file's key is only ever sent to the file's own address.
+    Raises: ConfigError if no address is known, or the file cannot be read.
+    """
+    url = url or environ.get("SAMOVAR_URL") or None
+    api_key = api_key or environ.get("SAMOVAR_API_KEY") or None
+    if url and api_key:
+        return Connection(url.rstrip("/"), api_key, "given")
+    path = data_dir(environ) / CONNECTION_FILE
+    local = _read(path)
+    if local is None:
+        if url:
+            return Connection(url.rstrip("/"), "", "given")
+        raise ConfigError("no platform is known: start one with `samovar up`, or set SAMOVAR_URL and SAMOVAR_API_KEY")
+    if url and url.rstrip("/") != local.url:
+        return Connection(url.rstrip("/"), api_key or "", "given")
+    return Connection(local.url, api_key or local.api_key, str(path))
+
+
+def _read(path: Path) -> Connection | None:
+    try:
+        content = json.loads(path.read_bytes())
+        return Connection(str(content["url"]).rstrip("/"), str(content["admin_key"]), str(path))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is damaged; `samovar up` writes it anew") from error
