@@ -160,9 +160,9 @@ class Platform:
             raise BenchmarkError(f"invoke {name}: {answer.status} {answer.body[:500]!r}")
         return answer
 
-    def target(self, name: str, body: bytes) -> Target:
-        """Return what wrk needs to invoke `name`."""
-        return Target(f"{self.url.rstrip('/')}/v1/functions/{name}/invoke", body, f"Bearer {self.key}")
+    def target(self, name: str, *bodies: bytes) -> Target:
+        """Return what wrk needs to invoke `name` with `bodies` in turn."""
+        return Target(f"{self.url.rstrip('/')}/v1/functions/{name}/invoke", bodies, f"Bearer {self.key}")
 
     def post(self, path: str, body: Mapping[str, object]) -> Any:
         """Post JSON to an administrative route and return the decoded answer. Raises BenchmarkError unless 2xx."""
@@ -209,6 +209,15 @@ class Platform:
             f"{name} at zero with a blank instance ready",
             every_s=0.1,
         )
+
+    def wait_template(self, name: str, timeout_s: float = 60.0) -> None:
+        """Return once a template of the function is alive."""
+
+        def alive() -> bool:
+            status = self.get(f"/v1/functions/{name}").get("status") or {}
+            return bool(status.get("templates"))
+
+        wait_until(alive, timeout_s, f"a template of {name}", every_s=0.1)
 
     def log_tail(self, num_bytes: int = 3000) -> str:
         """Return the end of every log of the platform, for a benchmark that failed."""

@@ -1,0 +1,118 @@
+"""MiniLM, as everything here measures it: the example that is deployed, the sentences, and what it is held against.
+
+Baseline: a fresh Python process. Floor: a forked child without the platform. Bare loop: the handler alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from harness.load import BenchmarkError
+from harness.processes import Memory, end, memory, pinned
+from harness.running import EXAMPLES
+
+APP = EXAMPLES / "minilm" / "app.py"
+TEXT = "The quick brown fox jumps over the lazy dog near the river"
+BODY = json.dumps({"text": TEXT}).encode()
+_CHILDREN = Path(__file__).parents[1] / "children"
+
+_WORDS = (
+    "the old kettle sings while rain taps on every window of our small house and a grey cat sleeps beside the stove "
+    "dreaming of fish in cold rivers far away where tall trees grow slowly under quiet stars"
+).split()
+
+
+def sentences(count: int) -> list[bytes]:
+    """Return `count` different bodies, each a sentence of 12 words."""
+    texts = [" ".join(_WORDS[(7 * i + j * (1 + i % 5)) % len(_WORDS)] for j in range(12)) for i in range(count)]
+    return [json.dumps({"text": text}).encode() for text in texts]
+
+
+class Child:
+    """One of our child scripts: asked by a line, answering by a line, until it is closed."""
+
+    def __init__(self, script: str, *arguments: str, cores: str | None = None) -> None:
+        environ = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+        environ["PYTHONPATH"] = str(_CHILDREN.parent)
+        self._process = subprocess.Popen(
+            pinned([sys.executable, str(_CHILDREN / script), *arguments], cores),
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.name = script
+
+    def __enter__(self) -> Self:
+        self.read()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            end([self._process.pid])
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def ask(self, line: str = "") -> float:
+        """Send one line, return the number it answers with."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return float(self.read())
+
+    def read(self) -> str:
+        """Return its next line. Raises BenchmarkError if it has ended."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise BenchmarkError(f"{self.name} ended with {self._process.wait()} and without an answer")
+        return line
+
+
+def forked_floor() -> Child:
+    """Return the floor: each `ask()` is one forked child's milliseconds from fork to answer."""
+    return Child("forked_floor.py", str(APP), BODY.decode())
+
+
+def fresh_process() -> tuple[float, Memory]:
+    """Return the seconds a fresh Python process takes from its start to its answer, and its memory then."""
+    started_s = time.perf_counter()
+    with Child("fresh_process.py", TEXT) as child:
+        elapsed_s = time.perf_counter() - started_s
+        return elapsed_s, memory(child.pid)
+
+
+class BareLoop(Child):
+    """The example's handler in a loop of its own."""
+
+    def __init__(self, bodies: Sequence[bytes], cores: str | None = None) -> None:
+        with tempfile.NamedTemporaryFile(prefix="samovar-bench-", suffix=".bodies", delete=False) as file:
+            file.write(b"\n".join(bodies))
+        self._bodies = Path(file.name)
+        super().__init__("bare_loop.py", str(APP), file.name, cores=cores)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._bodies.unlink()
+        return self
+
+    def rate(self, batch: int, seconds: float) -> float:
+        """Return sentences a second at `batch` sentences a call, over about `seconds`."""
+        return self.ask(f"{batch} {seconds}")
