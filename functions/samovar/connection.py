@@ -37,7 +37,7 @@ def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
 def find_connection(
     url: str | None = None, api_key: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> Connection:
-    """Return the gateway to talk to: arguments first, then SAMOVAR_URL and SAMOVAR_API_KEY, then the data folder's file.
+    """Return the gateway to talk to: arguments, then SAMOVAR_URL and SAMOVAR_API_KEY, then the data folder's file.
 
     The file's key is only ever sent to the file's own address.
     Raises: ConfigError if no address is known, or the file cannot be read.
