@@ -11,7 +11,7 @@
 | sv:status:{ref}           | string | 10 s              | pool manager      | VersionStatus (JSON): desired, ready, starting
 | sv:node:{node}            | string | 10 s              | pool manager      | NodeStatus (JSON): blanks, memory, devices
 | sv:decisions:{name}       | list   | newest 100        | pool manager      | Decision (JSON), newest first
-| sv:logs:{name}            | stream | newest ~10,000    | pool manager      | {ref, instance, stream, line}
+| sv:logs:{name}            | stream | newest ~10,000    | pool manager      | {line: LogLine (JSON)}
 | sv:warm:{ref}             | string | as asked          | gateway (warm)    | WarmRequest (JSON): instances to keep ready until then
 | sv:manager:lease          | string | 5 s, renewed      | pool manager      | fencing token of the leader
 | sv:manager:fence          | int    | none              | pool manager      | last fencing token given out
@@ -27,6 +27,7 @@
 | sv:ch:boot                | pool manager      | BootFailure (JSON): the invocations waiting on it must fail now
 """
 
+# ruff: noqa: E501 - one table row per key
 from __future__ import annotations
 
 REGISTRY_BUILT = "sv:registry:built"

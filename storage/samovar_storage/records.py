@@ -134,6 +134,16 @@ class WarmRequest(Struct, frozen=True, kw_only=True):
     until_s: float
 
 
+class LogLine(Struct, frozen=True, kw_only=True):
+    """One line of a function's own output. stream: stdout or stderr."""
+
+    at_s: float
+    ref: str
+    instance: str
+    stream: str
+    line: str
+
+
 R = TypeVar("R", bound=Struct)
 
 
@@ -142,6 +152,6 @@ def dumps(record: Struct) -> bytes:
     return msgspec.json.encode(record)
 
 
-def loads(data: bytes, type: type[R]) -> R:
+def loads(data: bytes | str, type: type[R]) -> R:
     """Return the `type` stored in `data`. Raises msgspec.ValidationError if it is not one."""
     return msgspec.json.decode(data, type=type)
