@@ -33,9 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the platform until Ctrl-C; return the exit code."""
     flags = vars(_parser().parse_args(arguments))
     reporter: Reporter = JsonReporter() if flags.pop("json") else TextReporter()
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         _run(flags, reporter)
     except SamovarError as error:

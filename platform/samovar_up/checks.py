@@ -9,19 +9,16 @@ import errno
 import os
 import shutil
 import socket
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import boto3
-import redis
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
-
-from samovar.errors import BadCredential, ConfigError, DiskFull, PortTaken, StoreUnavailable
+from samovar.errors import ConfigError, DiskFull, PortTaken
+from samovar_storage.failures import translating
+from samovar_storage.live import connect_sync
+from samovar_storage.objects import ObjectStore
 from samovar_storage.settings import StoreSettings
 from samovar_up.policy import check_disk, check_socket_path
-
-_CONNECT_TIMEOUT_S = 3.0
 
 
 def prepare_data_dir(data_dir: Path, min_free_bytes: int) -> None:
@@ -56,56 +53,29 @@ def choose_port(host: str, port: int) -> int:
 
 
 def check_redis(url: str) -> None:
-    """Make sure that the user's own Redis answers and accepts the credentials in `url`."""
-    where = _without_credentials(url)
+    """Make sure that the user's own Redis answers and accepts the credentials in `url`.
+
+    Raises: ConfigError (not an address), BadCredential, StoreUnavailable.
+    """
     try:
-        client = redis.Redis.from_url(
-            url, socket_connect_timeout=_CONNECT_TIMEOUT_S, socket_timeout=_CONNECT_TIMEOUT_S
-        )
-        with client:
-            client.ping()
-    except redis.AuthenticationError as error:
-        raise BadCredential(f"Redis at {where} refuses the credentials in redis_url: {error}") from error
-    except redis.ResponseError as error:
-        raise BadCredential(f"Redis at {where} refuses us: {error}") from error
-    except (redis.RedisError, OSError) as error:
-        raise StoreUnavailable(f"cannot reach Redis at {where}: {error}") from error
+        client = connect_sync(url)
     except ValueError as error:
         raise ConfigError(f"redis_url is not a Redis address: {error}") from error
+    with client, translating(f"Redis at {_without_credentials(url)}"):
+        client.ping()
 
 
 def check_s3(settings: StoreSettings) -> None:
-    """Make sure that the user's own S3 answers and accepts the credentials; the bucket may be absent."""
-    where = settings.s3_endpoint or f"AWS ({settings.s3_region})"
+    """Make sure that the user's own S3 answers and accepts the credentials; the bucket exists afterwards.
+
+    Raises: BadCredential, StoreUnavailable, ConfigError (an impossible endpoint or bucket name).
+    """
     try:
-        client = boto3.client(
-            "s3",
-            endpoint_url=settings.s3_endpoint or None,
-            region_name=settings.s3_region,
-            aws_access_key_id=settings.s3_access_key.reveal() or None,
-            aws_secret_access_key=settings.s3_secret_key.reveal() or None,
-            config=Config(
-                connect_timeout=_CONNECT_TIMEOUT_S,
-                read_timeout=10.0,
-                retries={"total_max_attempts": 1},
-                s3={"addressing_style": "path" if settings.s3_endpoint else "auto"},
-            ),
-        )
-        client.list_objects_v2(Bucket=settings.s3_bucket, MaxKeys=1)
-    except ClientError as error:
-        _explain(error, where)
-    except (BotoCoreError, ValueError) as error:
-        raise StoreUnavailable(f"cannot reach object storage at {where}: {error}") from error
-
-
-def _explain(error: ClientError, where: str) -> None:
-    code = error.response.get("Error", {}).get("Code", "")
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    if code in ("NoSuchBucket", "404") or status == 404:
-        return
-    if status in (401, 403):
-        raise BadCredential(f"object storage at {where} refuses the credentials: {code}") from error
-    raise StoreUnavailable(f"object storage at {where} answers {status} {code}") from error
+        store = ObjectStore.from_settings(settings)
+    except ValueError as error:
+        raise ConfigError(f"s3_endpoint is not an address: {error}") from error
+    with closing(store):
+        store.ensure_bucket()
 
 
 def _without_credentials(url: str) -> str:

@@ -26,8 +26,8 @@ MAX_LOG_BYTES = 32 * 1024 * 1024
 class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How to start a child.
 
-    environ: its whole environment. stop_timeout_s: how long it may take to finish its work. answers: blocking probe that
-    the next stage waits for, or None if nothing waits for this child.
+    environ: its whole environment. stop_timeout_s: how long it may take to finish its work. answers: blocking probe
+    that the next stage waits for, or None if nothing waits for this child.
     """
 
     name: str
@@ -46,9 +46,7 @@ class Child:
         on_exit: called with the child and its exit code when it ended without being asked to.
     """
 
-    def __init__(
-        self, spec: ChildSpec, on_change: Callable[[], None], on_exit: Callable[[Child, int], None]
-    ) -> None:
+    def __init__(self, spec: ChildSpec, on_change: Callable[[], None], on_exit: Callable[[Child, int], None]) -> None:
         self.spec = spec
         self.num_restarts = 0
         self._on_change = on_change
@@ -76,7 +74,7 @@ class Child:
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
             if not await _ends(process, self.spec.stop_timeout_s, hurry):
-                logger.warning("%s did not stop in time; killing pid %d", self.spec.name, process.pid)
+                logger.info("killing %s (pid %d): its time to stop is over", self.spec.name, process.pid)
                 with suppress(ProcessLookupError):
                     process.kill()
         if self._task is not None:

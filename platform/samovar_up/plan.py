@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import redis
 
 from samovar.errors import ConfigError
 from samovar.settings import PREFIX, Secret, Settings
+from samovar_storage.embedded.folder import write_private
+from samovar_storage.live import connect_sync
 from samovar_up.child import ChildSpec
 from samovar_up.readiness import gateway_lacks, pool_lacks
 from samovar_up.report import Reporter
@@ -57,7 +58,7 @@ def make(settings: UpSettings, passed_on: Mapping[str, Any], reporter: Reporter)
     admin_key = str(passed_on.get("admin_key") or _admin_key(settings.data_dir))
     path = settings.data_dir / SETTINGS_FILE
     write_secret_file(path, dict(passed_on) | child_settings(settings, admin_key))
-    client = redis.Redis.from_url(settings.redis_url.reveal(), socket_connect_timeout=2.0, socket_timeout=2.0)
+    client = connect_sync(settings.redis_url.reveal())
     url = url_of(settings)
 
     def announce(seconds: float) -> None:
@@ -146,10 +147,4 @@ def _admin_key(data_dir: Path) -> str:
 
 def write_secret_file(path: Path, value: Mapping[str, Any]) -> None:
     """Write `value` as JSON so that only the owner can read it and nobody ever sees half of it."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(value))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    write_private(path, msgspec.json.encode(value).decode())

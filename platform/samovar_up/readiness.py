@@ -47,7 +47,9 @@ def pool_lacks(client: redis.Redis, node: str) -> list[str]:
         status = loads(data, NodeStatus)
     except msgspec.MsgspecError:
         return ["pool manager"]
-    return [what for what, ready in (("zygote", status.zygote_ready), ("blank instance", _has_blank(status))) if not ready]
+    return [
+        what for what, ready in (("zygote", status.zygote_ready), ("blank instance", _has_blank(status))) if not ready
+    ]
 
 
 def _has_blank(status: NodeStatus) -> bool:

@@ -58,9 +58,7 @@ class JsonReporter:
         _write({"event": "progress", "text": text})
 
     def ready(self, url: str, admin_key: str, data_dir: Path, seconds: float) -> None:
-        _write(
-            {"event": "ready", "url": url, "admin_key": admin_key, "data_dir": str(data_dir), "seconds": seconds}
-        )
+        _write({"event": "ready", "url": url, "admin_key": admin_key, "data_dir": str(data_dir), "seconds": seconds})
 
     def failed(self, error: SamovarError) -> None:
         _write({"event": "error", "code": error.code, "detail": error.detail, "exit_code": error.exit_code})

@@ -20,9 +20,9 @@ SHA256_PATTERN = re.compile(r"^[0-9a-f]{64}$")
 ENTRY_PATTERN = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", re.ASCII)
 
 
-def _require(condition: bool, rule: str, **extra: object) -> None:
+def _require(condition: bool, rule: str, **extra: str) -> None:
     if not condition:
-        raise DeployRefused(rule, **extra)
+        raise DeployRefused(rule, retry_after_s=None, **extra)
 
 
 def check_manifest(name: str, manifest: Manifest) -> None:

@@ -92,7 +92,8 @@ def _hoist(schema: dict[str, Any], side: str, schemas: dict[str, Any]) -> dict[s
     }
     for name, definition in definitions.items():
         schemas[names[name]] = _rewrite(definition, names)
-    return _rewrite({key: value for key, value in schema.items() if key not in ("$defs", "$schema")}, names)
+    hoisted: dict[str, Any] = _rewrite({k: v for k, v in schema.items() if k not in ("$defs", "$schema")}, names)
+    return hoisted
 
 
 def _taken_by_another(name: str, definition: dict[str, Any], schemas: dict[str, Any]) -> bool:
