@@ -1,0 +1,127 @@
+"""`samovar deploy app.py`: what goes up, how far it is, and how to call it once it is live."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from samovar.cli.session import Session, verb
+from samovar.cli.text import sample, size
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from samovar.deploying import Deployed, Package
+    from samovar.uploading import BlobPlan, OnBytes
+
+_MAX_ROWS = 40
+
+
+@click.command()
+@click.argument("target", metavar="FILE[:NAME]")
+@click.option("--name", help="Deploy under this name instead of the function's own.")
+@click.option("--dry-run", is_flag=True, help="Say what would go up; change nothing.")
+@click.option("--allow-pickle", is_flag=True, help="Accept weights that run code when they are read. Trust them first.")
+@verb()
+def deploy(session: Session, target: str, name: str | None, dry_run: bool, allow_pickle: bool) -> None:
+    """Upload the function in FILE (such as app.py) with its folder and weights, and make it live.
+
+    Only what object storage does not hold yet is uploaded; a broken upload goes on where it ended.
+    """
+    from samovar import deploying
+
+    session.note(f"importing {target} …")
+    draft = deploying.inspect(target)
+    with _progress(session, "hashing weights", deploying.weight_bytes(draft)) as on_hashed:
+        package = deploying.prepare(draft, name=name, allow_pickle=allow_pickle, on_hashed=on_hashed)
+    plans = deploying.plan(session.client, package, dry_run=dry_run)
+    if dry_run:
+        _emit_dry_run(session, package, plans)
+        return
+    missing = [plan for plan in plans if not plan.present]
+    num_bytes = sum(package.sources[plan.sha256].size_bytes for plan in missing)
+    with _progress(session, f"uploading {len(missing)} of {len(plans)} blobs", num_bytes) as on_sent:
+        sent = deploying.upload(session.client, package, plans, on_sent)
+    _emit_deployed(session, package, deploying.create(session.client, package), len(missing), sent)
+
+
+@contextmanager
+def _progress(session: Session, what: str, total_bytes: int) -> Iterator[OnBytes]:
+    """Show a bar on a terminal while the context lasts; yield what to tell of bytes done."""
+    if session.as_json or not total_bytes or not session.err.is_terminal:
+        yield lambda count: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+    with Progress(*columns, TransferSpeedColumn(), TimeRemainingColumn(), console=session.err) as progress:
+        task = progress.add_task(what, total=total_bytes)
+        yield lambda count: progress.advance(task, count)
+
+
+def _emit_dry_run(session: Session, package: Package, plans: list[BlobPlan]) -> None:
+    present = {plan.sha256: plan.present for plan in plans}
+    rows = [
+        {"file": source.label, "size_bytes": source.size_bytes, "sha256": sha256, "present": present[sha256]}
+        for sha256, source in package.sources.items()
+    ]
+    would_send = sum(row["size_bytes"] for row in rows if not row["present"])
+    data = {"name": package.manifest.name, "dry_run": True, "blobs": rows, "upload_bytes": would_send}
+    session.emit(data, lambda: _dry_run_table(package, rows))
+    session.note(f"would upload {size(would_send)} and create a new version of {package.manifest.name}")
+
+
+def _dry_run_table(package: Package, rows: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    table = Table("file", "size", "sha256", "already there", box=None, pad_edge=False, header_style="bold")
+    for row in rows[:_MAX_ROWS]:
+        label = f"code ({package.num_code_files} files)" if row["file"] == "code" else row["file"]
+        table.add_row(label, size(row["size_bytes"]), row["sha256"][:12], "yes" if row["present"] else "no")
+    if len(rows) > _MAX_ROWS:
+        table.add_row(f"… and {len(rows) - _MAX_ROWS} more", "", "", "")
+    return table
+
+
+def _emit_deployed(session: Session, package: Package, deployed: Deployed, num_uploaded: int, num_bytes: int) -> None:
+    data = {
+        "name": deployed.name,
+        "version": deployed.version,
+        "url": deployed.url,
+        "num_blobs": len(package.sources),
+        "num_uploaded": num_uploaded,
+        "uploaded_bytes": num_bytes,
+    }
+    session.emit(data, lambda: _deployed_text(session, package, deployed, num_uploaded, num_bytes))
+
+
+def _deployed_text(session: Session, package: Package, deployed: Deployed, num_uploaded: int, num_bytes: int) -> str:
+    sent = f"uploaded {size(num_bytes)}" if num_uploaded else "nothing to upload, everything was there"
+    example = package.manifest.example
+    body = json.dumps(example if example is not None else sample(package.manifest.input_schema), ensure_ascii=False)
+    return (
+        f"[bold green]{deployed.name}@{deployed.version}[/bold green] is live [dim]({sent})[/dim]\n"
+        f"  {deployed.url}\n\n"
+        f"samovar invoke {deployed.name} --json {_quoted(body)}\n"
+        f"curl -X POST {deployed.url} -H {_key_header(session)} -d {_quoted(body)}"
+    )
+
+
+def _key_header(session: Session) -> str:
+    """Return the header for a shell: the key itself only where a person sees it who can read its file anyway."""
+    connection = session.client.connection
+    if session.out.is_terminal and connection.source != "given":
+        return f'"Authorization: Bearer {connection.api_key}"'
+    return '"Authorization: Bearer $SAMOVAR_API_KEY"'
+
+
+def _quoted(text: str) -> str:
+    import shlex
+
+    from rich.markup import escape
+
+    return escape(shlex.quote(text))

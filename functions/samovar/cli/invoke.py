@@ -1,0 +1,84 @@
+"""`samovar invoke NAME`: one call; the answer to stdout, the phases and errors to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from samovar.cli.session import Session, verb
+from samovar.cli.text import bars, pretty_json
+
+if TYPE_CHECKING:
+    import httpx
+
+
+@click.command()
+@click.argument("name")
+@click.option("--json", "data", metavar="JSON", help="The input, as JSON.")
+@click.option("--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file with the input.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), help="Deadline in seconds.")
+@click.option("-v", "--verbose", is_flag=True, help="Show who answered and where the time went.")
+@verb(json_flag=False)
+def invoke(
+    session: Session, name: str, data: str | None, file: Path | None, timeout_s: float | None, verbose: bool
+) -> None:
+    """Call the function NAME with --json, --file or stdin, and print its answer.
+
+    Pretty on a terminal, the function's own bytes in a pipe; a stream is printed line by line as it arrives.
+    """
+    from samovar.client import deadline, invoke_path
+
+    body = _body(data, file)
+    with session.client.lines("POST", invoke_path(name), body, **deadline(timeout_s)) as (response, lines):
+        if response.headers.get("content-type", "").startswith("application/x-ndjson"):
+            _print_stream(lines)
+        else:
+            _print_answer(response.read())
+    if verbose:
+        _print_receipt(session, response)
+
+
+def _body(data: str | None, file: Path | None) -> bytes:
+    if data is not None and file is not None:
+        raise click.UsageError("give --json or --file, not both")
+    if data is not None:
+        return data.encode()
+    if file is not None:
+        return file.read_bytes()
+    return b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
+
+
+def _print_stream(lines: Iterator[bytes]) -> None:
+    from samovar.problems import stream_item
+
+    for line in lines:
+        stream_item(line)
+        click.echo(line)
+
+
+def _print_answer(content: bytes) -> None:
+    if not sys.stdout.isatty():
+        click.echo(content, nl=not content.endswith(b"\n"))
+        return
+    try:
+        value: Any = json.loads(content)
+    except ValueError:
+        click.echo(content)
+        return
+    click.echo(pretty_json(value))
+
+
+def _print_receipt(session: Session, response: httpx.Response) -> None:
+    from samovar.problems import phases_of
+
+    headers, phases = response.headers, phases_of(response.headers)
+    total_ms = response.elapsed.total_seconds() * 1000
+    who = headers.get("samovar-version", "?")
+    session.err.print(f"[bold]{who}[/bold] answered in {total_ms:.1f} ms", f"(request {headers.get('x-request-id')})")
+    for line in bars(phases):
+        session.err.print(f"  {line}")

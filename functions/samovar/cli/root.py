@@ -1,0 +1,48 @@
+"""The verbs by name, with one line of help each: listing them imports none of them."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from samovar import __version__
+
+VERBS: dict[str, tuple[str, str]] = {
+    "up": ("samovar.cli.up:up", "Start the whole platform on this machine, in the foreground"),
+    "init": ("samovar.cli.init:init", "Write a folder with a working function"),
+    "deploy": ("samovar.cli.deploy:deploy", "Upload a function and make it live"),
+    "ls": ("samovar.cli.show:ls", "List functions"),
+    "ps": ("samovar.cli.show:ps", "List instances"),
+    "invoke": ("samovar.cli.invoke:invoke", "Call a function"),
+    "logs": ("samovar.cli.logs:logs", "Show what a function printed"),
+    "warm": ("samovar.cli.manage:warm", "Keep instances ready for a while"),
+    "scale": ("samovar.cli.manage:scale", "Set how many instances a function may have"),
+    "rm": ("samovar.cli.manage:rm", "Remove a function"),
+    "keys": ("samovar.cli.keys:keys", "List, create and revoke API keys"),
+    "doctor": ("samovar.cli.doctor:doctor", "Check this machine and the platform"),
+}
+
+
+class Verbs(click.Group):
+    """A group whose commands are imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module, _, attribute = VERBS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, message="samovar %(version)s")
+def cli() -> None:
+    """Model functions that stay warm: deploy, invoke, scale from zero."""
