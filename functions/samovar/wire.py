@@ -173,7 +173,7 @@ class Failure(Message, array_like=True, tag=34, gc=False):
 class Busy(Message, array_like=True, tag=35, gc=False):
     """Never started: no slot here (or draining). The caller may dispatch it elsewhere.
 
-    An instance takes its `concurrency` calls and MAX_PIPELINED more, which wait for a slot here; beyond that it is busy.
+    An instance takes its `concurrency` calls and MAX_PIPELINED more, which wait for a slot here; then it is busy.
     """
 
     id: int
@@ -219,7 +219,10 @@ class Ready(Message, array_like=True, tag=40, gc=False):
 
 
 class BootFailed(Message, array_like=True, tag=41, gc=False):
-    """The version could not be brought up here; the process exits after sending it. phase: import, load, warmup, check."""
+    """The version could not be brought up here; the process exits after sending it.
+
+    phase: import, load, check, warmup; template if it is up but cannot be forked from. file: relative to the code.
+    """
 
     ref: str
     phase: str
@@ -263,7 +266,20 @@ class Preloaded(Message, array_like=True, tag=45, gc=False):
 
 ToInstance = Hello | Invoke | Cancel | Credit | Specialise | Drain | Fork | Preload
 FromInstance = (
-    Welcome | Result | Failure | Busy | Started | Chunk | End | Goodbye | Ready | BootFailed | Stats | Forked | Exited | Preloaded
+    Welcome
+    | Result
+    | Failure
+    | Busy
+    | Started
+    | Chunk
+    | End
+    | Goodbye
+    | Ready
+    | BootFailed
+    | Stats
+    | Forked
+    | Exited
+    | Preloaded
 )
 AnyMessage = ToInstance | FromInstance
 

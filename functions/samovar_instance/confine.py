@@ -20,8 +20,10 @@ logger = logging.getLogger("samovar.instance")
 
 MAX_OPEN_FILES = 4096
 # Everything else is dropped: a credential in a variable nobody thought of must not reach user code.
-_KEPT_VARIABLES = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONUNBUFFERED"})
-_KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "PYTHONHASHSEED", "HF_HUB_OFFLINE", "TOKENIZERS_")
+_KEPT_VARIABLES = frozenset(
+    {"PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONHASHSEED"}
+)
+_KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "HF_HUB_OFFLINE", "TOKENIZERS_")
 _PR_SET_NO_NEW_PRIVS = 38
 # Looked up once, in the zygote: the first ctypes call costs a fresh child 0.1 ms.
 _prctl = ctypes.CDLL(None, use_errno=True).prctl

@@ -1,8 +1,8 @@
 """Forks children on request: what a zygote and a template have in common. One thread, for ever.
 
-A `Fork` frame carries two descriptors, the child's listening socket and its log. In the child `serve` returns a `Child`;
-in the parent it goes on, reaps children as they end and tells every connected manager. With no manager connected the
-ends are kept for the next one. This module does not know what a child does.
+A `Fork` frame carries two descriptors, the child's listening socket and its log. In the child `serve` returns a
+`Child`; in the parent it goes on, reaps children as they end and tells every connected manager. With no manager
+connected the ends are kept for the next one. This module does not know what a child does.
 """
 
 from __future__ import annotations

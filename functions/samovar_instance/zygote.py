@@ -16,7 +16,7 @@ from pathlib import Path
 
 from samovar import wire
 from samovar.lifecycle import State
-from samovar_instance import confine, instance
+from samovar_instance import confine, devices, instance
 from samovar_instance.control import ControlServer
 from samovar_instance.forkserver import ForkServer, preload
 
@@ -70,10 +70,7 @@ def _warm(modules: list[str]) -> None:
     preloaded = preload([*_MODULES, *modules])
     for name, why in preloaded.failed.items():
         logger.info("not preloaded: %s (%s)", name, why)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)
-        instance.warm_torch()
+    devices.warm_cpu()
 
 
 if __name__ == "__main__":

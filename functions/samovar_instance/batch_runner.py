@@ -1,0 +1,154 @@
+"""The model thread of batch handlers: take what waits, decide, run one batch, tell every member its own end.
+
+Each item is decoded, validated and weighed before it joins a batch, so a bad one fails alone. When a batch raises, its
+members are run one by one and only the culprits fail. This module does not know frames or sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from samovar.errors import BadOutput, FunctionRaised, InvalidInput
+from samovar_instance import batching, devices, failures
+from samovar_instance.calls import Call, Kind
+from samovar_instance.invoker import Invoker
+from samovar_instance.mailbox import Mailbox
+from samovar_instance.runner import fail, finish, start
+
+
+class BatchRunner:
+    """Runs handlers that take a list. `run_async` waits for the coroutine of an async one."""
+
+    def __init__(self, mailbox: Mailbox, invoker: Invoker, loop: asyncio.AbstractEventLoop | None) -> None:
+        if invoker.batch is None:
+            raise ValueError("BatchRunner needs a batch handler")
+        self._mailbox = mailbox
+        self._invoker = invoker
+        self._spec = invoker.batch.spec
+        self._cost: Callable[[Any], float] | None = invoker.batch.cost
+        self._run_async: Callable[[Any], Any] = loop.run_until_complete if loop is not None else _no_loop
+        self._last = batching.LastBatch()
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        mailbox = self._mailbox
+        while not (mailbox.is_stopping and not mailbox.inbox and not mailbox.waiting):
+            self._prepare_arrivals()
+            self._drop_expired()
+            now_s = time.monotonic()
+            decision = batching.decide(now_s, mailbox.waiting, self._spec, self._last)
+            if decision.take:
+                self._run_batch(self._claim(decision.take))
+            else:
+                until_s = decision.wait_until_s
+                mailbox.doze(self._has_news, -1 if until_s is None else max(0.0, until_s - now_s))
+
+    def _has_news(self) -> bool:
+        return bool(self._mailbox.inbox) or self._mailbox.is_stopping
+
+    def _prepare_arrivals(self) -> None:
+        mailbox = self._mailbox
+        while mailbox.inbox:
+            try:
+                call = mailbox.inbox.popleft()
+            except IndexError:
+                return
+            if self._prepare(call):
+                mailbox.waiting.append(call)
+
+    def _prepare(self, call: Call) -> bool:
+        """Decode, validate and weigh one item; False, and its failure told, if it cannot join a batch."""
+        try:
+            call.value = self._invoker.decode(call.body)
+            call.cost = self._weigh(call.value)
+        except BaseException as error:  # noqa: BLE001 (a cost function may raise anything)
+            call.started_at_s = time.monotonic()
+            fail(self._mailbox, call, error)
+            return False
+        call.body = b""
+        return True
+
+    def _weigh(self, value: Any) -> float:
+        if self._cost is None:
+            return 0.0
+        cost = float(self._cost(value))
+        if not math.isfinite(cost) or cost < 0:
+            raise FunctionRaised(f"the cost function returned {cost}", type="ValueError")
+        max_cost = self._spec.max_cost
+        if max_cost is not None and cost > max_cost:
+            raise InvalidInput(f"$: the input costs {cost:g}, more than a whole batch may ({max_cost:g})", path="$")
+        return cost
+
+    def _drop_expired(self) -> None:
+        now_s = time.monotonic()
+        for call in list(self._mailbox.waiting):
+            if now_s >= call.deadline_s and self._mailbox.withdraw(call):
+                self._mailbox.emit(Kind.FAILURE, call, failures.expired("queue"))
+
+    def _claim(self, count: int) -> list[Call]:
+        """Take up to `count` items out of the queue; the I/O thread may have withdrawn some since the decision."""
+        claimed: list[Call] = []
+        waiting = self._mailbox.waiting
+        while len(claimed) < count and waiting:
+            try:
+                call = waiting.popleft()
+            except IndexError:
+                break
+            if start(self._mailbox, call):
+                claimed.append(call)
+        return claimed
+
+    def _run_batch(self, calls: list[Call]) -> None:
+        if not calls:
+            return
+        for call in calls:
+            call.batch_size = len(calls)
+        try:
+            outputs = self._invoker.outputs([call.value for call in calls], self._run_async)
+        except BadOutput as error:
+            for call in calls:
+                fail(self._mailbox, call, error)
+        except BaseException as error:  # noqa: BLE001 (a handler may raise anything, SystemExit included)
+            self._isolate(calls, error)
+        else:
+            for call, output in zip(calls, outputs, strict=True):
+                self._tell(call, output)
+        self._last = batching.LastBatch(len(calls), time.monotonic())
+
+    def _isolate(self, calls: list[Call], error: BaseException) -> None:
+        """Find out whose fault it was: run each member alone, unless it already was or the device is gone."""
+        if len(calls) == 1 or devices.is_context_broken(error):
+            for call in calls:
+                fail(self._mailbox, call, error)
+            return
+        for call in calls:
+            if time.monotonic() >= call.deadline_s:
+                finish(self._mailbox, call, Kind.FAILURE, failures.expired("run"))
+                continue
+            call.batch_size = 1
+            try:
+                output = self._invoker.outputs([call.value], self._run_async)[0]
+            except BaseException as own:  # noqa: BLE001 (as above)
+                fail(self._mailbox, call, own)
+            else:
+                self._tell(call, output)
+
+    def _tell(self, call: Call, output: Any) -> None:
+        call.value = None
+        if isinstance(output, Exception):
+            fail(self._mailbox, call, output)
+            return
+        try:
+            body = self._invoker.encode(output)
+        except BaseException as error:  # noqa: BLE001 (a user's type may raise anything while it is encoded)
+            fail(self._mailbox, call, error)
+        else:
+            finish(self._mailbox, call, Kind.RESULT, body)
+
+
+def _no_loop(awaitable: Any) -> Any:
+    raise BadOutput("a plain batch handler returned a coroutine; write it as async def")

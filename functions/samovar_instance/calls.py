@@ -1,0 +1,83 @@
+"""One invocation inside an instance, and what may happen to it.
+
+A call belongs to the I/O thread until the model thread takes it out of the mailbox; from then on only the fields named
+here are touched from both sides, each written by one of them. This module does not know how either side works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from samovar import wire
+
+if TYPE_CHECKING:
+    from samovar_instance.connection import Connection
+
+
+class Kind(IntEnum):
+    """What the model thread tells the I/O thread about a call. RESULT, END and FAILURE end it."""
+
+    RESULT = 0  # payload: body
+    FAILURE = 1  # payload: Fault
+    CHUNK = 2  # payload: one encoded item
+    END = 3  # payload: None
+    STARTED = 4  # payload: None
+
+
+class Call:
+    """I/O thread writes: is_cancelled, is_expired, num_granted. Model thread writes: started_at_s, run_us, num_sent …
+
+    received_at_s, deadline_s: monotonic seconds. value, cost: decoded input of a batch item. stop, resume: how the I/O
+    thread reaches a running coroutine. num_granted - num_sent: chunks a stream may still send.
+    """
+
+    __slots__ = (
+        "accept_stream",
+        "batch_size",
+        "body",
+        "connection",
+        "cost",
+        "deadline_s",
+        "id",
+        "is_cancelled",
+        "is_expired",
+        "notify_start",
+        "num_granted",
+        "num_sent",
+        "received_at_s",
+        "resume",
+        "run_us",
+        "started_at_s",
+        "stop",
+        "value",
+    )
+
+    def __init__(self, connection: Connection, invoke: wire.Invoke, now_s: float) -> None:
+        self.connection = connection
+        self.id = invoke.id
+        self.body = invoke.body
+        self.accept_stream = invoke.accept_stream
+        self.notify_start = invoke.notify_start
+        self.received_at_s = now_s
+        self.deadline_s = now_s + invoke.timeout_ms / 1000
+        self.started_at_s = 0.0
+        self.run_us = 0
+        self.batch_size = 1
+        self.is_cancelled = False
+        self.is_expired = False
+        self.num_granted = wire.STREAM_WINDOW
+        self.num_sent = 0
+        self.value: Any = None
+        self.cost = 0.0
+        self.stop: Callable[[], object] | None = None
+        self.resume: Callable[[], object] | None = None
+
+    @property
+    def wait_us(self) -> int:
+        """Received until started, 0 if it never was."""
+        return int((self.started_at_s - self.received_at_s) * 1e6) if self.started_at_s else 0
+
+
+Event = tuple[Kind, Call, Any]

@@ -1,0 +1,91 @@
+"""Torch and its devices, seen from inside an instance: threads, random state, contexts, peaks, broken contexts.
+
+Works without torch: then there is only the CPU. This module does not know placement, ledgers or the driver.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+_STICKY = ("CUDA error", "device-side assert", "illegal memory access", "cuBLAS", "CUBLAS_STATUS", "CUDNN_STATUS")
+
+
+def _torch() -> Any:
+    """Return torch if it is imported here, else None."""
+    return sys.modules.get("torch")
+
+
+def warm_cpu() -> None:
+    """Run a tiny forward on one thread, so that what a first one sets up is there before the first fork."""
+    torch = _torch()
+    if torch is None:
+        return
+    torch.set_num_threads(1)
+    functional = torch.nn.functional
+    with torch.inference_mode():
+        x = functional.embedding(torch.arange(8).unsqueeze(0), torch.ones(8, 64))
+        heads = functional.linear(x, torch.ones(64, 64), torch.ones(64)).view(1, 8, 2, 32).transpose(1, 2)
+        x = functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).reshape(1, 8, 64)
+        functional.normalize(functional.layer_norm(functional.gelu(x), (64,)).softmax(-1).sum(1), dim=-1).tolist()
+
+
+def set_num_threads(num_threads: int) -> None:
+    """Let torch use `num_threads` threads (>= 1) for one operation."""
+    torch = _torch()
+    if torch is not None:
+        torch.set_num_threads(num_threads)
+
+
+def bring_up(device: str) -> None:
+    """Create the context of `device` ("cpu" needs none). Raises RuntimeError if it cannot be used."""
+    torch = _torch()
+    if device == "cpu":
+        return
+    if torch is None:
+        raise RuntimeError(f"{device} needs torch, which is not installed")
+    torch.cuda.set_device(device)
+    torch.zeros(1, device=device)
+
+
+def reseed(inherited_seed: int | None = None) -> int | None:
+    """Give this process random numbers of its own and return torch's seed (None without torch).
+
+    A fork repeats its parent's numbers otherwise. With `inherited_seed`, a seed that user code has set since is kept.
+    """
+    torch, numpy = _torch(), sys.modules.get("numpy")
+    if numpy is not None and inherited_seed is None:
+        numpy.random.seed(int.from_bytes(os.urandom(4), "little"))
+    if torch is None:
+        return None
+    if inherited_seed is not None and torch.default_generator.initial_seed() != inherited_seed:
+        return inherited_seed
+    seed = int.from_bytes(os.urandom(7), "little")
+    torch.default_generator.manual_seed(seed)
+    return seed
+
+
+def peak_memory_bytes() -> int:
+    """Return the most device memory torch has held here, 0 on CPU."""
+    torch = _torch()
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    return int(torch.cuda.max_memory_reserved())
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether `error` says that memory ran out, on the host or a device; the process itself is fine."""
+    if isinstance(error, MemoryError):
+        return True
+    kind = type(error)
+    if kind.__name__ == "OutOfMemoryError" and kind.__module__.startswith("torch"):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def is_context_broken(error: BaseException) -> bool:
+    """Return whether the device context is beyond use: every later call would fail, only a new process helps."""
+    if is_out_of_memory(error) or not isinstance(error, RuntimeError):
+        return False
+    return type(error).__name__ == "AcceleratorError" or any(sign in str(error) for sign in _STICKY)

@@ -1,0 +1,85 @@
+"""What went wrong in user code, as the caller is told: one table from exceptions to code, status and detail.
+
+    SamovarError             as it is: a handler may raise InvalidInput and the caller gets 422
+    MemoryError, device OOM  function_raised, reason "out_of_memory"
+    broken device context    function_raised, reason "device_lost"; the process must go
+    anything else            function_raised with its type; SystemExit and KeyboardInterrupt too
+
+Tracebacks go to the log only. This module does not know frames or threads.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from samovar.errors import Cancelled, DeadlineExceeded, FunctionRaised, SamovarError
+from samovar_instance import devices
+
+MAX_DETAIL_CHARS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What a Failure frame carries. must_exit: this process can do no more work."""
+
+    code: str
+    status: int
+    detail: str
+    extra: dict[str, Any] = field(default_factory=dict)
+    must_exit: bool = False
+
+
+CANCELLED = Fault("cancelled", 499, "the caller left")
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Return how `error` is told to the caller."""
+    if isinstance(error, SamovarError):
+        extra = error.extra if error.retry_after_s is None else {**error.extra, "retry_after_s": error.retry_after_s}
+        return Fault(error.code, error.status, error.detail, extra)
+    if isinstance(error, Cancelled):
+        return CANCELLED
+    name = type(error).__name__
+    extra = {"type": name}
+    must_exit = devices.is_context_broken(error)
+    if devices.is_out_of_memory(error):
+        extra["reason"] = "out_of_memory"
+    elif must_exit:
+        extra["reason"] = "device_lost"
+    return Fault(FunctionRaised.code, FunctionRaised.status, describe(error), extra, must_exit)
+
+
+def expired(phase: str) -> Fault:
+    """Return the fault of a call whose deadline passed in `phase` (queue or run)."""
+    error = DeadlineExceeded(f"the deadline passed in phase {phase}", phase=phase)
+    return Fault(error.code, error.status, error.detail, error.extra)
+
+
+def describe(error: BaseException) -> str:
+    """Return `Type: message`, cut to MAX_DETAIL_CHARS; survives exceptions whose `str` raises."""
+    try:
+        text = str(error)
+    except Exception as broken:  # noqa: BLE001 (a user's __str__ may raise anything)
+        text = f"<its text cannot be read: {type(broken).__name__}>"
+    name = type(error).__name__
+    return (f"{name}: {text}" if text else name)[:MAX_DETAIL_CHARS]
+
+
+def log(error: BaseException) -> None:
+    """Write the traceback to stderr, which is the instance's log, without the frames of this package."""
+    try:
+        traceback.print_exception(type(error), error, user_frames(error.__traceback__))
+    except Exception:  # noqa: BLE001 (as in describe)
+        sys.stderr.write(f"{type(error).__name__}\n")
+
+
+def user_frames(tb: TracebackType | None) -> TracebackType | None:
+    """Return the traceback from the first frame that is not ours; all of it if there is none."""
+    first = tb
+    while first is not None and first.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "samovar_instance":
+        first = first.tb_next
+    return first or tb

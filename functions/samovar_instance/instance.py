@@ -1,0 +1,160 @@
+"""The life of a forked process: blank → specialised → ready, or template.
+
+    run_blank      forked from the zygote: wait for Specialise, load, then serve calls or forks
+    run_template   load is done: fork ready instances on request
+    run_fork       forked from a template: ready at once
+
+Until a version is loaded the process has one thread. This module does not know frames' bytes, batches or handlers.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import time
+from typing import NoReturn
+
+import msgspec
+
+from samovar import wire
+from samovar.errors import ProtocolError
+from samovar.lifecycle import State
+from samovar.spec import Manifest, concurrency
+from samovar_instance import confine, devices, introspect, loader, logs, serving
+from samovar_instance.control import ControlServer, Peer
+from samovar_instance.forkserver import Child, ForkServer
+from samovar_instance.loader import BootError, Loaded
+
+logger = logging.getLogger("samovar.instance")
+
+EXIT_BOOT_FAILED = 1
+
+_manifest = msgspec.json.Decoder(Manifest)
+
+
+def run_blank(child: Child) -> NoReturn:
+    """Be a blank instance until specialised or drained; never returns."""
+    _settle(child)
+    seed = devices.reseed()
+    devices.bring_up(child.device)
+    control = ControlServer(child.listener, child.token, lambda: _welcome(child, "", State.BLANK, 0))
+    while True:
+        for peer, message in control.poll():
+            try:
+                _serve_blank(child, control, peer, message, seed)
+            except ProtocolError as error:
+                control.refuse(peer, wire.Goodbye("protocol", error.detail))
+
+
+def _serve_blank(child: Child, control: ControlServer, peer: Peer, message: wire.AnyMessage, seed: int | None) -> None:
+    is_manager = peer.hello is not None and peer.hello.role == "manager"
+    if isinstance(message, wire.Invoke):
+        control.send(peer, wire.Busy(message.id, 0))
+    elif isinstance(message, wire.Specialise) and is_manager:
+        _specialise(child, control, peer, message, seed)
+    elif isinstance(message, wire.Drain) and is_manager:
+        os._exit(0)
+    elif not isinstance(message, wire.Cancel | wire.Credit):
+        raise ProtocolError(f"{type(message).__name__} is not for a blank instance")
+
+
+def _specialise(
+    child: Child, control: ControlServer, peer: Peer, message: wire.Specialise, seed: int | None
+) -> NoReturn:
+    """Load the version and serve it; a failure is told to `peer` and ends the process."""
+    manifest = _read_manifest(message)
+    is_template = message.role == "template"
+    sandbox = [*child.sandbox, *confine.at_specialise(message.scratch_dir)]
+    num_threads = 1 if is_template else message.num_threads
+    devices.set_num_threads(num_threads)
+    fds_before = introspect.open_fds()
+    try:
+        loaded = loader.load(manifest, message.code_dir, message.layer_dirs, message.weights_dir, message.device)
+    except BootError as error:
+        _report_boot_error(control, peer, manifest.ref, error)
+    why_not = "async handlers keep an event loop" if loaded.loop is not None else ""
+    why_not = why_not or introspect.why_not_templatable(fds_before, num_threads - 1)
+    if why_not:
+        logger.info("%s cannot be a template: %s", manifest.ref, why_not)
+    ready = wire.Ready(
+        ref=manifest.ref,
+        boot_ms=loaded.boot_ms,
+        modules=loaded.modules,
+        num_os_threads=introspect.num_os_threads(),
+        templatable=not why_not,
+        memory_bytes=introspect.memory_bytes(),
+        sandbox=sandbox,
+    )
+    if is_template and why_not:
+        cause = RuntimeError(f"it cannot be a template: {why_not}")
+        _report_boot_error(control, peer, manifest.ref, BootError("template", cause))
+    if is_template:
+        _run_template(loaded, control, peer, ready, seed)
+    welcome = _welcome(child, manifest.ref, State.READY, concurrency(manifest), loaded.boot_ms, sandbox)
+    handover = serving.Handover(child.listener, child.token, welcome, control.detach(), peer, ready)
+    serving.serve(loaded, handover)
+
+
+def _read_manifest(message: wire.Specialise) -> Manifest:
+    try:
+        return _manifest.decode(message.manifest)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"the manifest cannot be read: {error}") from error
+
+
+def _report_boot_error(control: ControlServer, peer: Peer, ref: str, error: BootError) -> NoReturn:
+    name = type(error.cause).__name__
+    control.send(peer, wire.BootFailed(ref, error.phase, name, str(error), error.file, error.line))
+    logs.flush()
+    os._exit(EXIT_BOOT_FAILED)
+
+
+def _run_template(loaded: Loaded, control: ControlServer, peer: Peer, ready: wire.Ready, seed: int | None) -> NoReturn:
+    """Serve Fork from this loaded process; each child is a ready instance of the same version."""
+    gc.collect()
+    gc.freeze()
+    control.send(peer, ready)
+    child = ForkServer(control, is_zygote=False).serve()
+    if child is None:
+        logs.flush()
+        os._exit(0)
+    _run_fork(child, loaded, seed)
+
+
+def _run_fork(child: Child, loaded: Loaded, seed: int | None) -> NoReturn:
+    """Be a ready instance at once."""
+    started_s = time.perf_counter()
+    _settle(child)
+    devices.reseed(seed)
+    devices.set_num_threads(child.num_threads)
+    boot_ms = {"import": 0.0, "load": 0.0, "warmup": (time.perf_counter() - started_s) * 1000}
+    welcome = _welcome(child, loaded.manifest.ref, State.READY, concurrency(loaded.manifest), boot_ms)
+    serving.serve(loaded, serving.Handover(child.listener, child.token, welcome, []))
+
+
+def _settle(child: Child) -> None:
+    """Make a fork a process of its own: its log, its signals."""
+    logs.capture(child.log_fd)
+    signal.signal(signal.SIGTERM, lambda signum, frame: os._exit(0))
+
+
+def _welcome(
+    child: Child,
+    ref: str,
+    state: State,
+    num_slots: int,
+    boot_ms: dict[str, float] | None = None,
+    sandbox: list[str] | None = None,
+) -> wire.Welcome:
+    return wire.Welcome(
+        version=wire.PROTOCOL_VERSION,
+        instance_id=child.instance_id,
+        ref=ref,
+        state=state,
+        concurrency=num_slots,
+        pid=os.getpid(),
+        boot_ms=boot_ms or {},
+        sandbox=list(child.sandbox) if sandbox is None else sandbox,
+    )

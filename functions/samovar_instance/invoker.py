@@ -1,0 +1,72 @@
+"""One handler, from JSON bytes to JSON bytes. Made once per version; used by the runners and the warm-up.
+
+This module does not know calls, batches, deadlines or threads.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from samovar.authoring import Definition
+from samovar.errors import BadOutput
+from samovar.schema import Input, Output
+
+
+class Invoker:
+    """`handler`: the user's function, or the loaded instance of the user's class."""
+
+    def __init__(self, definition: Definition, handler: Callable[..., Any]) -> None:
+        self.kind = definition.handler
+        self.batch = definition.batch
+        shape = Input(definition)
+        self.decode: Callable[[bytes], Any] = shape.decode
+        self.encode: Callable[[Any], bytes] = Output().encode
+        self._args = shape.invoke_args
+        self._handler = handler
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the handler yields its answer item by item."""
+        return self.kind in ("generator", "async_generator")
+
+    def start(self, value: Any) -> Any:
+        """Call the handler with a decoded value; return its result, coroutine or generator."""
+        return self._handler(*self._args(value))
+
+    def answer(self, body: bytes) -> bytes:
+        """Return a sync handler's answer. Raises whatever decoding, the handler or encoding raises."""
+        return self.encode(self.start(self.decode(body)))
+
+    async def answer_async(self, body: bytes) -> bytes:
+        """Return a coroutine handler's answer."""
+        return self.encode(await self.start(self.decode(body)))
+
+    def items(self, body: bytes) -> Iterator[Any]:
+        """Return the generator of a stream. Raises before the first item if the input is wrong."""
+        generator: Iterator[Any] = self.start(self.decode(body))
+        return generator
+
+    def items_async(self, body: bytes) -> AsyncIterator[Any]:
+        """Return the async generator of a stream."""
+        generator: AsyncIterator[Any] = self.start(self.decode(body))
+        return generator
+
+    def outputs(self, values: list[Any], run: Callable[[Any], Any]) -> list[Any]:
+        """Return a batch handler's outputs for `values`, one each; `run` waits for an async handler.
+
+        Raises: BadOutput if it does not return as many as it was given.
+        """
+        outputs = self.start(values)
+        if inspect.isawaitable(outputs):
+            outputs = run(outputs)
+        try:
+            listed = list(outputs) if not isinstance(outputs, dict | str | bytes) else None
+        except TypeError:
+            listed = None
+        if listed is None:
+            raise BadOutput(f"a batch handler must return a list, not {type(outputs).__name__}")
+        if len(listed) != len(values):
+            raise BadOutput(f"the batch handler returned {len(listed)} outputs for {len(values)} items")
+        return listed

@@ -1,0 +1,190 @@
+"""From a manifest and local folders to a loaded, warmed version, phase by phase, in the model thread.
+
+    import   the user's module, from its code folder and pip layers
+    load     make the class, call load(weights, device)
+    check    call check(), if there is one
+    warmup   answer the manifest's example once, if there is one
+
+A failure names its phase and the line of the user's code that raised. This module does not know sockets or forks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import inspect
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from samovar.authoring import Definition, definition_of
+from samovar.errors import DeployRefused
+from samovar.spec import Manifest
+from samovar_instance import failures
+from samovar_instance.invoker import Invoker
+
+logger = logging.getLogger("samovar.instance")
+
+
+class BootError(Exception):
+    """The version cannot be brought up. phase: import, load, check, warmup; cause: what was raised."""
+
+    def __init__(self, phase: str, cause: BaseException, file: str = "", line: int = 0) -> None:
+        super().__init__(failures.describe(cause))
+        self.phase = phase
+        self.cause = cause
+        self.file = file
+        self.line = line
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A version that can answer. loop: the event loop of an async handler, made before it was warmed; else None."""
+
+    manifest: Manifest
+    invoker: Invoker
+    boot_ms: dict[str, float]
+    modules: list[str]
+    loop: asyncio.AbstractEventLoop | None = None
+    unload: Callable[[], object] | None = None
+
+
+@contextmanager
+def _phase(name: str, boot_ms: dict[str, float], code_dir: str) -> Iterator[None]:
+    started_s = time.perf_counter()
+    try:
+        yield
+    except BaseException as error:
+        failures.log(error)
+        file, line = blame(error, code_dir)
+        raise BootError(name, error, file, line) from error
+    boot_ms[name] = (time.perf_counter() - started_s) * 1000
+
+
+def load(manifest: Manifest, code_dir: str, layer_dirs: list[str], weights_dir: str, device: str) -> Loaded:
+    """Return the version, loaded and warm. Raises BootError, its traceback already in the log."""
+    before = set(sys.modules)
+    boot_ms: dict[str, float] = {}
+    # the zygote froze its objects already; collecting while modules and weights come in only costs
+    gc.disable()
+    try:
+        with _phase("import", boot_ms, code_dir):
+            definition = _import(manifest.entry, code_dir, layer_dirs)
+        with _phase("load", boot_ms, code_dir):
+            handler = _instantiate(definition, Path(weights_dir) if weights_dir else Path(code_dir), device)
+        loaded = Loaded(manifest, Invoker(definition, handler), boot_ms, [])
+        loaded.unload = getattr(handler, "unload", None) if definition.kind == "class" else None
+        if definition.has_check:
+            with _phase("check", boot_ms, code_dir):
+                handler.check()
+        if "async" in definition.handler:
+            loaded.loop = _new_loop()
+        with _phase("warmup", boot_ms, code_dir):
+            _warm(loaded, manifest.example if manifest.example is not None else definition.example)
+    finally:
+        gc.freeze()
+        gc.enable()
+    loaded.modules = sorted(_installed_since(before, code_dir))
+    return loaded
+
+
+def _import(entry: str, code_dir: str, layer_dirs: list[str]) -> Definition:
+    for path in reversed([code_dir, *layer_dirs]):
+        sys.path.insert(0, path)
+    importlib.invalidate_caches()
+    name, _, attribute = entry.partition(":")
+    module = importlib.import_module(name)
+    file = getattr(module, "__file__", None) or ""
+    if not Path(file).resolve().is_relative_to(Path(code_dir).resolve()):
+        raise DeployRefused(f"the module name {name!r} belongs to {file or 'Python itself'}; rename the file")
+    target: Any = module
+    for part in attribute.split("."):
+        target = getattr(target, part)
+    return definition_of(target)
+
+
+def _instantiate(definition: Definition, weights: Path, device: str) -> Any:
+    if definition.kind == "function":
+        return definition.target
+    instance = definition.target()
+    if hasattr(instance, "load"):
+        instance.load(weights, device)
+    return instance
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    import uvloop
+
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    return loop
+
+
+def _warm(loaded: Loaded, example: Any) -> None:
+    """Answer the example once, the way a call would; of a stream, only as far as its first item."""
+    if example is None:
+        return
+    invoker, body = loaded.invoker, msgspec.json.encode(example)
+    if invoker.batch is not None:
+        run = loaded.loop.run_until_complete if loaded.loop is not None else _refuse_coroutine
+        output = invoker.outputs([invoker.decode(body)], run)[0]
+        if isinstance(output, Exception):
+            raise output
+        invoker.encode(output)
+    elif invoker.kind == "sync":
+        invoker.answer(body)
+    elif invoker.kind == "generator":
+        items = invoker.items(body)
+        for item in items:
+            invoker.encode(item)
+            break
+        getattr(items, "close", lambda: None)()
+    elif loaded.loop is not None:
+        loaded.loop.run_until_complete(_warm_async(invoker, body))
+
+
+async def _warm_async(invoker: Invoker, body: bytes) -> None:
+    if not invoker.is_stream:
+        await invoker.answer_async(body)
+        return
+    items = invoker.items_async(body)
+    async for item in items:
+        invoker.encode(item)
+        break
+    if inspect.isasyncgen(items):
+        await items.aclose()
+
+
+def _refuse_coroutine(awaitable: Any) -> Any:
+    raise DeployRefused("a plain batch handler returned a coroutine; write it as async def")
+
+
+def _installed_since(before: set[str], code_dir: str) -> Iterator[str]:
+    """Yield the modules imported since that are not the user's own: what the next zygote could have ready."""
+    for name in set(sys.modules) - before:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file and not file.startswith(code_dir) and not name.startswith("samovar"):
+            yield name
+
+
+def blame(error: BaseException, code_dir: str) -> tuple[str, int]:
+    """Return (file relative to `code_dir`, line) of the user's code that raised, ("", 0) if none did."""
+    root = str(Path(code_dir).resolve())
+    places = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        places.append((error.filename or "", error.lineno or 0))
+    if isinstance(error, DeployRefused):
+        places.append((str(error.extra.get("file", "")), int(error.extra.get("line", 0))))
+    for filename, line in reversed(places):
+        if filename and Path(filename).resolve().is_relative_to(root):
+            return str(Path(filename).resolve().relative_to(root)), line
+    return "", 0

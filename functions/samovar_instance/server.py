@@ -1,0 +1,347 @@
+"""The I/O thread's half of a ready instance: admits calls, hands them over, writes their ends, drains.
+
+    frames in → admit → hand over (once per loop turn) → model thread → collect → frames out (once per loop turn)
+
+One timer stands at the next deadline: a call that has not started is failed, a coroutine is cancelled, a call that
+overruns by the grace ends the process. What is in flight is the set of calls itself, never a counter.
+This module does not know handlers, batches or torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from samovar import wire
+from samovar.errors import ProtocolError
+from samovar.lifecycle import State
+from samovar.spec import Manifest, concurrency
+from samovar_instance import devices, failures, introspect
+from samovar_instance.calls import Call, Event, Kind
+from samovar_instance.connection import Connection
+from samovar_instance.failures import Fault
+from samovar_instance.mailbox import Mailbox
+
+logger = logging.getLogger("samovar.instance")
+
+EXIT_OVERRUN = 70
+EXIT_DEVICE_LOST = 71
+STATS_MAX_AGE_S = 5.0
+CLAIM_RACE_S = 0.01  # a call being moved between two queues cannot be withdrawn for an instant
+
+
+class Server:
+    """All state of a ready instance that the I/O thread owns.
+
+    token: what callers must present. on_end: called once with the exit code when nothing is left to do.
+    """
+
+    def __init__(
+        self, welcome: wire.Welcome, token: str, manifest: Manifest, mailbox: Mailbox, on_end: Callable[[int], None]
+    ) -> None:
+        self.token = token
+        self.connections: set[Connection] = set()
+        self.num_unknown_ids = 0
+        self._welcome = welcome
+        self._mailbox = mailbox
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._calls: set[Call] = set()
+        self._capacity = concurrency(manifest) + wire.MAX_PIPELINED
+        self._runs_as_one = manifest.handler in ("sync", "generator")
+        self._grace_s = manifest.limits.overrun_grace_s
+        self._staged: list[Call] = []
+        self._unflushed: list[Connection] = []
+        self._is_flush_due = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at_s = float("inf")
+        self._is_draining = False
+        self._drain_until_s = float("inf")
+        self._has_ended = False
+        self._completed = 0
+        self._failed = 0
+        self._idle_since_s = self.now_s()
+        self._last_stats: wire.Stats | None = None
+        self._last_stats_s = 0.0
+        mailbox.on_results(lambda: self._loop.call_soon_threadsafe(self._collect))
+
+    def now_s(self) -> float:
+        """Return monotonic seconds."""
+        return time.monotonic()
+
+    def welcome(self) -> wire.Welcome:
+        """Return the answer to a Hello."""
+        self._welcome.state = State.DRAINING if self._is_draining else State.READY
+        return self._welcome
+
+    # ---- calls in
+
+    def admit(self, connection: Connection, invoke: wire.Invoke) -> None:
+        """Take a call, or say busy. Raises ProtocolError if its id is in flight already."""
+        if invoke.id in connection.calls:
+            raise ProtocolError(f"the id {invoke.id} is in flight already")
+        load = len(self._calls)
+        if load >= self._capacity or self._is_draining:
+            connection.send(wire.Busy(invoke.id, load, self._is_draining))
+            return
+        call = Call(connection, invoke, time.monotonic())
+        connection.calls[invoke.id] = call
+        self._calls.add(call)
+        if not self._staged:
+            self._loop.call_soon(self._hand_over)
+        self._staged.append(call)
+        if call.deadline_s < self._alarm_at_s:
+            self._set_alarm(call.deadline_s)
+
+    def _hand_over(self) -> None:
+        staged, self._staged = self._staged, []
+        self._mailbox.put(staged)
+
+    def cancel(self, connection: Connection, call_id: int) -> None:
+        """The caller left: withdraw the call, or tell whoever runs it to stop. Unknown ids are counted."""
+        call = connection.calls.get(call_id)
+        if call is None:
+            self.num_unknown_ids += 1
+            return
+        call.is_cancelled = True
+        if self._withdraw(call):
+            self._end_with_fault(call, failures.CANCELLED)
+        else:
+            self._interrupt(call)
+
+    def credit(self, connection: Connection, call_id: int, num_chunks: int) -> None:
+        """Let a stream send more. Raises ProtocolError for a senseless amount; unknown ids are counted."""
+        call = connection.calls.get(call_id)
+        if call is None:
+            self.num_unknown_ids += 1
+            return
+        if not 0 < num_chunks <= 1_000_000:
+            raise ProtocolError(f"credit of {num_chunks} chunks")
+        call.num_granted += num_chunks
+        (call.resume or self._mailbox.nudge)()
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is gone: nobody wants its calls."""
+        self.connections.discard(connection)
+        for call_id in list(connection.calls):
+            self.cancel(connection, call_id)
+        self._end_if_drained()
+
+    def _withdraw(self, call: Call) -> bool:
+        if call in self._staged:
+            self._staged.remove(call)
+            return True
+        return self._mailbox.withdraw(call)
+
+    def _interrupt(self, call: Call) -> None:
+        (call.stop or self._mailbox.nudge)()
+
+    # ---- ends out
+
+    def _collect(self) -> None:
+        for event in self._mailbox.collect():
+            self._tell(event)
+        self.flush()
+        self._end_if_drained()
+
+    def _tell(self, event: Event) -> None:
+        kind, call, payload = event
+        if kind is Kind.RESULT:
+            if call.is_cancelled:
+                self._end_with_fault(call, failures.CANCELLED)
+            else:
+                self._end_with_result(call, payload)
+        elif kind is Kind.CHUNK:
+            call.connection.send(wire.Chunk(call.id, payload))
+        elif kind is Kind.FAILURE:
+            self._end_with_fault(call, payload)
+        elif kind is Kind.END:
+            load = self._discard(call)
+            self._completed += 1
+            call.connection.send(wire.End(call.id, call.wait_us, call.run_us, load))
+        elif kind is Kind.STARTED:
+            call.connection.send(wire.Started(call.id))
+
+    def _end_with_result(self, call: Call, body: bytes) -> None:
+        load = self._discard(call)
+        self._completed += 1
+        if len(body) > wire.MAX_FRAME_BYTES - 1024:
+            fault = Fault("bad_output", 500, f"the output is {len(body)} bytes, more than one answer can carry")
+            self._end_with_fault(call, fault)
+            return
+        call.connection.send(wire.Result(call.id, body, call.wait_us, call.run_us, call.batch_size, load))
+
+    def _end_with_fault(self, call: Call, fault: Fault) -> None:
+        load, started = self._discard(call), call.started_at_s > 0
+        self._failed += 1
+        call.connection.send(
+            wire.Failure(
+                call.id, fault.code, fault.status, fault.detail, fault.extra, call.wait_us, call.run_us, load, started
+            )
+        )
+        if fault.must_exit:
+            logger.error("the device context is lost, this process ends: %s", fault.detail)
+            self._abandon(EXIT_DEVICE_LOST, "device_lost")
+
+    def _discard(self, call: Call) -> int:
+        """Take an ended call out of what is in flight; return what is left."""
+        self._calls.discard(call)
+        call.connection.calls.pop(call.id, None)
+        if not self._calls:
+            self._idle_since_s = self.now_s()
+        return len(self._calls)
+
+    # ---- joined writes
+
+    def will_flush(self, connection: Connection) -> None:
+        """Have the connection flushed at the end of this loop turn."""
+        self._unflushed.append(connection)
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write every connection's queued frames."""
+        self._is_flush_due = False
+        unflushed, self._unflushed = self._unflushed, []
+        for connection in unflushed:
+            connection.flush()
+
+    # ---- deadlines
+
+    def _set_alarm(self, at_s: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at_s = at_s
+        delay_s = max(0.0, at_s - self.now_s())
+        self._alarm = self._loop.call_later(delay_s, self._on_alarm) if at_s < float("inf") else None
+
+    def _on_alarm(self) -> None:
+        now_s = self.now_s()
+        for call in [call for call in self._calls if call.deadline_s <= now_s]:
+            self._expire(call)
+        overrun_s = self.overrun_s(now_s)
+        if overrun_s >= self._grace_s and overrun_s > 0:
+            self._give_up_overrun(overrun_s, now_s)
+            return
+        if now_s >= self._drain_until_s:
+            logger.error("drain: %d calls did not end in time", len(self._calls))
+            self._abandon(0, "drain")
+            return
+        self._set_alarm(min([self._drain_until_s, *(self._next_look_s(call, now_s) for call in self._calls)]))
+
+    def _next_look_s(self, call: Call, now_s: float) -> float:
+        if call.deadline_s > now_s:
+            return call.deadline_s
+        return max(call.deadline_s + self._grace_s, now_s + CLAIM_RACE_S)
+
+    def _expire(self, call: Call) -> None:
+        if self._withdraw(call):
+            self._end_with_fault(call, failures.expired("queue"))
+        elif not call.is_expired:
+            call.is_expired = True
+            self._interrupt(call)
+
+    def overrun_s(self, now_s: float) -> float:
+        """Return how long what runs is past its deadline, 0 if it is not. A batch overruns with its last member."""
+        past = [now_s - call.deadline_s for call in self._calls if call.started_at_s]
+        if not past:
+            return 0.0
+        return max(0.0, min(past) if self._runs_as_one else max(past))
+
+    def _give_up_overrun(self, overrun_s: float, now_s: float) -> None:
+        logger.error("a call is %.1f s past its deadline and cannot be stopped: this process ends", overrun_s)
+        for call in list(self._calls):
+            if call.started_at_s and call.deadline_s <= now_s:
+                self._end_with_fault(call, failures.expired("run"))
+        self._abandon(EXIT_OVERRUN, "overrun")
+
+    # ---- the end
+
+    def drain(self, timeout_s: float | None, *, if_idle: bool = False) -> None:
+        """Admit no more, give back what has not started, finish what runs, then end.
+
+        timeout_s: None waits for the longest deadline in flight, and the grace. if_idle: only if nothing is in flight;
+        otherwise answer with Stats and go on.
+        """
+        if if_idle and self._calls:
+            self._push_stats(self._stats())
+            return
+        if self._is_draining:
+            return
+        self._is_draining = True
+        self._send_all(wire.Goodbye("drain", "this instance drains"))
+        self._give_back_waiting()
+        now_s = self.now_s()
+        longest_s = max((call.deadline_s - now_s for call in self._calls), default=0.0) + self._grace_s
+        self._drain_until_s = now_s + (longest_s if timeout_s is None else timeout_s)
+        self._set_alarm(min(self._drain_until_s, self._alarm_at_s))
+        self._end_if_drained()
+
+    def _give_back_waiting(self) -> None:
+        for call in list(self._calls):
+            if self._withdraw(call):
+                call.connection.send(wire.Busy(call.id, self._discard(call), draining=True))
+
+    def _end_if_drained(self) -> None:
+        if self._is_draining and not self._calls:
+            self._end(0)
+
+    def _abandon(self, exit_code: int, reason: str) -> None:
+        """End although calls are in flight: those that never started are given back, the others lose their instance."""
+        self._is_draining = True
+        self._give_back_waiting()
+        self._send_all(wire.Goodbye(reason, "this instance ends now"))
+        self._end(exit_code)
+
+    def _end(self, exit_code: int) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._push_stats(self._stats())
+            self.flush()
+            self._on_end(exit_code)
+
+    def _send_all(self, message: wire.Message) -> None:
+        for connection in list(self.connections):
+            if connection.hello is not None:
+                connection.send(message)
+
+    # ---- once a second
+
+    def tick(self) -> None:
+        """Push Stats when they changed or are old, and close connections that hang."""
+        now_s = self.now_s()
+        for connection in list(self.connections):
+            connection.drop_if_stale(now_s)
+        stats, last = self._stats(), self._last_stats
+        if last is None or _moved(stats, last) or now_s - self._last_stats_s >= STATS_MAX_AGE_S:
+            self._push_stats(stats)
+
+    def _stats(self) -> wire.Stats:
+        now_s = self.now_s()
+        return wire.Stats(
+            state=self.welcome().state,
+            in_flight=len(self._calls),
+            completed=self._completed,
+            failed=self._failed,
+            idle_s=0.0 if self._calls else now_s - self._idle_since_s,
+            overrun_s=self.overrun_s(now_s),
+            memory_bytes=introspect.memory_bytes(),
+            device_memory_bytes=devices.peak_memory_bytes(),
+        )
+
+    def _push_stats(self, stats: wire.Stats) -> None:
+        self._last_stats, self._last_stats_s = stats, self.now_s()
+        for connection in list(self.connections):
+            if connection.is_manager:
+                connection.send(stats)
+
+
+def _moved(stats: wire.Stats, last: wire.Stats) -> bool:
+    def key(s: wire.Stats) -> tuple[Any, ...]:
+        return s.state, s.in_flight, s.completed, s.failed, s.overrun_s > 0
+
+    return key(stats) != key(last)
