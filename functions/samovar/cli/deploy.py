@@ -65,11 +65,11 @@ def _progress(session: Session, what: str, total_bytes: int) -> Iterator[OnBytes
 
 def _emit_dry_run(session: Session, package: Package, plans: list[BlobPlan]) -> None:
     present = {plan.sha256: plan.present for plan in plans}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"file": source.label, "size_bytes": source.size_bytes, "sha256": sha256, "present": present[sha256]}
         for sha256, source in package.sources.items()
     ]
-    would_send = sum(row["size_bytes"] for row in rows if not row["present"])
+    would_send = sum(source.size_bytes for sha256, source in package.sources.items() if not present[sha256])
     data = {"name": package.manifest.name, "dry_run": True, "blobs": rows, "upload_bytes": would_send}
     session.emit(data, lambda: _dry_run_table(package, rows))
     session.note(f"would upload {size(would_send)} and create a new version of {package.manifest.name}")
