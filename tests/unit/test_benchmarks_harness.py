@@ -1,10 +1,12 @@
 """The pure parts of the benchmarks: what is read, what is decided, what is printed."""
 
 import json
+from pathlib import Path
 
+import peers as peers_benchmark
 import pytest
 import run_all
-from harness import load, processes, report, running
+from harness import load, minilm, peers, processes, report, running
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -157,3 +159,51 @@ def test_page_shows_figures_and_names_what_is_missed() -> None:
 
 def test_a_benchmark_that_failed_after_its_result_does_not_count() -> None:
     assert run_all.read("burst", '{"metrics": {}, "targets": {}}\n', 1, "today").result is None
+
+
+def peer_row(**cell: float) -> dict[str, object]:
+    cell = {"c": 16, "rps": 220.5, "p50": 70.0, "p99": 80.0, "cpu_ms_per_req": 4.5, "bad": 0, "sock_err": 0} | cell
+    return {"peer": "mosec", "cold_s": 4.4, "mem_end": {"pss_mib": 515.9}, "cells": [cell]}
+
+
+def test_a_drivers_row_is_read() -> None:
+    taken = peers.parse_row(peer_row())
+    assert (taken.cold_s, taken.pss_mib) == (4.4, 515.9)
+    assert taken.loads == {16: peers.PeerLoad(220.5, 70.0, 80.0, 4.5)}
+
+
+@pytest.mark.parametrize("key", ["bad", "sock_err"])
+def test_a_peer_that_answers_wrongly_is_no_measure(key: str) -> None:
+    with pytest.raises(load.BenchmarkError, match="mosec answered wrongly"):
+        peers.parse_row(peer_row(**{key: 1}))
+
+
+def test_a_missing_peer_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEERS_BENCH", str(tmp_path / "drivers"))
+    monkeypatch.setenv("PEERS_ROOT", str(tmp_path / "venvs"))
+    assert "no drivers" in str(peers.why_missing("mosec"))
+    (tmp_path / "drivers").mkdir()
+    (tmp_path / "drivers" / "run.py").touch()
+    assert "no environment" in str(peers.why_missing("mosec"))
+    python = tmp_path / "venvs" / "mosec" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    assert peers.why_missing("mosec") is None
+
+
+def test_figures_against_a_missing_peer_are_missing() -> None:
+    own = peers_benchmark.Run(0.06, 300.0, 900.0, {c: peers.PeerLoad(200.0, 10.0, 20.0, 4.0) for c in (1, 16, 64)})
+    alone = peers_benchmark.ratios([own], {})
+    assert set(peers_benchmark.TARGETS) <= alone.keys() and not any(alone.values())
+    other = peers_benchmark.Run(6.0, 600.0, 600.0, {c: peers.PeerLoad(100.0 * c, 20.0, 20.0, 4.0) for c in (1, 16, 64)})
+    figures = peers_benchmark.ratios([own], {"mosec": [other]})
+    assert figures["w1_rps_over_mosec"] == 200 / 6400
+    assert (figures["w1_p50_over_mosec"], figures["pss_over_mosec"]) == (0.5, 0.5)
+    assert figures["cold_over_best_peer"] == pytest.approx(0.01)
+
+
+def test_sentences_differ_and_have_twelve_words() -> None:
+    bodies = minilm.sentences(200)
+    texts = [json.loads(body)["text"] for body in bodies]
+    assert len(set(texts)) == len(texts)
+    assert {len(text.split()) for text in texts} == {12}

@@ -33,7 +33,9 @@ _WORDS = (
 
 def sentences(count: int) -> list[bytes]:
     """Return `count` different bodies, each a sentence of 12 words."""
-    texts = [" ".join(_WORDS[(7 * i + j * (1 + i % 5)) % len(_WORDS)] for j in range(12)) for i in range(count)]
+    num_words = len(_WORDS)
+    starts = ((i % num_words, 1 + i // num_words) for i in range(count))
+    texts = [" ".join(_WORDS[(first + step * j) % num_words] for j in range(12)) for first, step in starts]
     return [json.dumps({"text": text}).encode() for text in texts]
 
 
