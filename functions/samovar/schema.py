@@ -130,9 +130,12 @@ def _decode_array(kind: type, value: Any) -> Any:
         raise NotImplementedError(f"{kind.__module__}.{kind.__qualname__} cannot be read from JSON")
     make = sys.modules["torch"].tensor if kind.__name__ == "Tensor" else sys.modules["numpy"].asarray
     try:
-        return make(value)
+        array = make(value)
     except (ValueError, TypeError) as error:
         raise ValueError(f"not an array of numbers: {error}") from error
+    if kind.__name__ == "ndarray" and array.dtype.kind not in "biuf":
+        raise ValueError("not an array of numbers")
+    return array
 
 
 def _default_body(input_type: Any) -> bytes:

@@ -12,6 +12,7 @@ from samovar.spec import check_name
 
 APP = '''"""{name}: a function that works as it is. Change it into yours."""
 
+from pathlib import Path
 from typing import TypedDict
 
 import samovar as sv
@@ -26,7 +27,7 @@ class Answer(TypedDict):
 class {cls}:
     """Clients send {{"text": "…"}}. `load` runs once per instance, before its first call."""
 
-    def load(self, weights: str, device: str) -> None:
+    def load(self, weights: Path, device: str) -> None:
         self.greeting = "you said"
 
     def __call__(self, text: str) -> Answer:

@@ -1,0 +1,165 @@
+"""What authors write: options, signatures, and what is refused."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import msgspec
+import pytest
+
+import samovar as sv
+from samovar.authoring import default_name, definition_of
+from samovar.errors import DeployRefused
+
+# what a type checker would refuse is typed all the same
+untyped: Any = sv
+
+
+@dataclass
+class Item:
+    text: str
+    weight: float = 1.0
+
+
+class Embedding(TypedDict):
+    embedding: list[float]
+
+
+class Shape(msgspec.Struct, tag=True):
+    sides: int
+
+
+def test_a_function_keeps_working_and_says_how_it_is_called() -> None:
+    @sv.function
+    def count_words(text: str, least: int = 1) -> int:
+        return len([word for word in text.split() if len(word) >= least])
+
+    definition = definition_of(count_words)
+    assert count_words("tea is ready", 3) == 2
+    assert (definition.name, definition.kind, definition.handler) == ("count-words", "function", "sync")
+    assert definition.signature.fields == ("text", "least")
+    assert definition.output_type is int
+    assert definition.file == __file__
+
+
+def test_a_class_carries_options_from_the_decorator_and_from_its_body() -> None:
+    @sv.function(name="embed", batch=sv.Batch(max_size=4), requirements=["rapidfuzz>=3"], retry_on_crash=False)
+    class Embed:
+        limits = sv.Limits(timeout_s=3)
+
+        def __call__(self, text: list[str]) -> list[Embedding | Exception]:
+            return [{"embedding": []} for _ in text]
+
+        def check(self) -> None: ...
+
+    definition = definition_of(Embed)
+    assert definition.batch == sv.Batch(max_size=4)
+    assert definition.limits.timeout_s == 3
+    assert definition.requirements == ("rapidfuzz>=3",)
+    assert definition.has_check
+    assert not definition.retry_on_crash
+    assert definition.output_type is Embedding, "exceptions that stand for failed items are no part of the answer"
+
+
+def test_a_subclass_is_not_deployable_by_inheritance() -> None:
+    @sv.function
+    class Base:
+        def __call__(self, text: str) -> str:
+            return text
+
+    class Child(Base): ...
+
+    with pytest.raises(DeployRefused, match="not decorated"):
+        definition_of(Child)
+
+
+def sync(a: int) -> int:
+    return a
+
+
+async def coroutine(a: int) -> int:
+    return a
+
+
+def generator(a: int) -> Iterator[int]:
+    yield a
+
+
+async def async_generator(a: int) -> AsyncIterator[int]:
+    yield a
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind"),
+    [(sync, "sync"), (coroutine, "async"), (generator, "generator"), (async_generator, "async_generator")],
+)
+def test_the_kind_is_seen_through_decorators(handler: Callable[..., Any], kind: str) -> None:
+    @functools.wraps(handler)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return handler(*args, **kwargs)
+
+    definition = definition_of(sv.function(wrapped))
+    assert definition.handler == kind
+    assert definition.output_type is int
+
+
+def whole_dataclass(item: Item) -> None: ...
+def whole_dict(body: dict[str, Any]) -> None: ...
+def whole_typed_dict(body: Embedding) -> None: ...
+def whole_struct(body: Shape) -> None: ...
+def whole_optional(body: Item | None) -> None: ...
+def one_field(numbers: list[float]) -> None: ...
+def one_default(text: str = "tea") -> None: ...
+def object_beside_another(item: Item, n: int) -> None: ...
+def nothing() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "style"),
+    [
+        (whole_dataclass, "body"),
+        (whole_dict, "body"),
+        (whole_typed_dict, "body"),
+        (whole_struct, "body"),
+        (whole_optional, "body"),
+        (one_field, "fields"),
+        (one_default, "fields"),
+        (object_beside_another, "fields"),
+        (nothing, "fields"),
+    ],
+)
+def test_one_object_is_the_body_and_everything_else_are_its_fields(handler: Callable[..., Any], style: str) -> None:
+    assert definition_of(sv.function(handler)).input_style == style
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: sv.Batch(max_size=0), "max_size"),
+        (lambda: sv.Batch(max_wait_ms=-1), "max_wait_ms"),
+        (lambda: sv.Batch(cost=len), "belong together"),
+        (lambda: sv.Batch(cost=len, max_cost=0), "max_cost"),
+        (lambda: sv.Scaling(min_instances=2, max_instances=1), "min_instances"),
+        (lambda: untyped.function(name=7), "name= takes a str"),
+        (lambda: untyped.function(resources=sv.Limits()), "resources= takes sv.Resources"),
+        (lambda: sv.function(limits=untyped.Limits(max_queue=1.5)), "Limits: Expected `int`"),
+        (lambda: untyped.function(requirements="torch"), "list of strings"),
+        (lambda: sv.function(requirements=["--index-url=http://x"]), "not a pip requirement"),
+        (lambda: untyped.function(colour="red"), "no option 'colour'"),
+    ],
+)
+def test_wrong_options_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(DeployRefused, match=message):
+        made = make()
+        made(sync)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("MiniLM", "mini-lm"), ("my_model", "my-model"), ("EchoSum", "echo-sum"), ("embed", "embed"), ("_x_", "x")],
+)
+def test_default_names(name: str, expected: str) -> None:
+    assert default_name(name) == expected
