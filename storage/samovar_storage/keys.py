@@ -3,9 +3,11 @@
 | key                       | type   | lifetime          | written by        | holds
 |---------------------------|--------|-------------------|-------------------|-------------------------------------------
 | sv:registry:built         | string | none              | registry rebuild  | "1" once the index below mirrors object storage
+| sv:registry:dirty         | set    | none              | gateway (deploy)  | names whose index entry may be behind object storage
+| sv:lock:{name}            | string | 30 s; 600 s       | gateway           | registry, or function:<name>: one writer at a time
 | sv:functions              | hash   | none              | gateway (deploy)  | name → FunctionRecord (JSON)
 | sv:apikeys                | hash   | none              | gateway (keys)    | key id → ApiKeyRecord (JSON, hash of the secret only)
-| sv:upload:{sha256}        | string | 24 h              | gateway (upload)  | multipart upload id in progress
+| sv:upload:{sha256}        | string | 24 h              | gateway (upload)  | multipart upload in progress (JSON): id and size
 | sv:instances              | hash   | none              | pool manager      | instance id → InstanceRecord (JSON)
 | sv:boot:{ref}             | string | back-off + 5 s    | pool manager      | BootFailure (JSON) of the last failed boot
 | sv:status:{ref}           | string | 10 s              | pool manager      | VersionStatus (JSON): desired, ready, starting
@@ -31,6 +33,7 @@
 from __future__ import annotations
 
 REGISTRY_BUILT = "sv:registry:built"
+REGISTRY_DIRTY = "sv:registry:dirty"
 FUNCTIONS = "sv:functions"
 API_KEYS = "sv:apikeys"
 INSTANCES = "sv:instances"
@@ -51,6 +54,11 @@ DEMAND_LIFETIME_S = 3
 GATEWAY_LIFETIME_S = 10
 MAX_DECISIONS = 100
 MAX_LOG_LINES = 10_000
+
+
+def lock(name: str) -> str:
+    """Return the key of a lock: `registry`, or `function:<name>`."""
+    return f"sv:lock:{name}"
 
 
 def upload(sha256: str) -> str:
