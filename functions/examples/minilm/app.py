@@ -31,7 +31,7 @@ class MiniLM:
 
     def load(self, weights: Path, device: str) -> None:
         self.device = device
-        self.net = load_pretrained(weights, device=device, model_class=BertModel)
+        self.net = load_pretrained(weights, BertModel, device)
         self.tokenizer = Tokenizer.from_file(str(weights / "tokenizer.json"))
         self.tokenizer.enable_truncation(MAX_TOKENS)
         self.tokenizer.enable_padding()
