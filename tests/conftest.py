@@ -14,6 +14,7 @@ import redis.asyncio as redis_async
 from samovar_storage.embedded import EmbeddedSeaweed, EmbeddedValkey
 from samovar_storage.live import connect_async, connect_sync
 from samovar_storage.objects import ObjectStore
+from support.folders import short_folder
 from support.processes import running
 from support.stores import Stores, stores_for_a_test
 
@@ -88,3 +89,10 @@ def settings_file(stores: Stores, tmp_path: Path) -> Callable[..., Path]:
         return stores.write_settings_file(tmp_path / "settings.json", folder, **more)
 
     return write
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A fresh folder whose path leaves room for Unix sockets."""
+    with short_folder() as folder:
+        yield folder

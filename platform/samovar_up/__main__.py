@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,7 +23,7 @@ from samovar_up.report import JsonReporter, Reporter, TextReporter
 from samovar_up.settings import UpSettings
 from samovar_up.supervisor import Supervisor
 
-logger = logging.getLogger("samovar_up")
+S = TypeVar("S", bound=Settings)
 # Secrets come from the environment or a file: an argument list can be read by every user of the machine.
 _NO_FLAG = frozenset({"s3_access_key", "s3_secret_key", "admin_key"})
 _PROCESSES: tuple[type[Settings], ...] = (UpSettings, GatewaySettings, PoolSettings)
@@ -68,16 +68,26 @@ def _flags() -> dict[str, str]:
     return found
 
 
-def _run(flags: dict[str, Any], reporter: Reporter) -> None:
+def _settings(flags: dict[str, Any]) -> UpSettings:
+    """Return our settings, having made sure that the children will accept theirs, too."""
     names = {name for process in _PROCESSES for name in process.__struct_fields__}
     variables = [PREFIX + name.upper() for name in names]
-    own = {key: value for key, value in flags.items() if key in UpSettings.__struct_fields__ or key == "config"}
-    settings = read(UpSettings, own, known_variables=variables)
+
+    def read_for(process: type[S]) -> S:
+        own = {key: value for key, value in flags.items() if key in (*process.__struct_fields__, "config")}
+        return read(process, own, known_variables=variables)
+
+    for process in _PROCESSES[1:]:
+        read_for(process)
+    return read_for(UpSettings)
+
+
+def _run(flags: dict[str, Any], reporter: Reporter) -> None:
+    settings = _settings(flags)
     settings = msgspec.structs.replace(settings, data_dir=settings.data_dir.expanduser().absolute())
     prepare_data_dir(settings.data_dir, settings.min_free_disk_bytes)
     with lock.hold(settings.data_dir) as held:
-        run_dir = settings.data_dir / "run"
-        leftovers.stop_recorded(run_dir)
+        leftovers.stop_recorded(settings.data_dir)
         settings = msgspec.structs.replace(settings, port=choose_port(settings.host, settings.port))
         held.sign(lock.Holder(pid=os.getpid(), since_s=time.time(), url=plan.url_of(settings)))
         if not settings.embeds_redis:
@@ -85,7 +95,7 @@ def _run(flags: dict[str, Any], reporter: Reporter) -> None:
         if not settings.embeds_s3:
             check_s3(settings)
         work = plan.make(settings, plan.passed_on(flags, os.environ, _PROCESSES[1:]), reporter)
-        asyncio.run(Supervisor(work, reporter, run_dir).run())
+        asyncio.run(Supervisor(work, reporter, settings.data_dir).run())
     reporter.stopped()
 
 

@@ -1,6 +1,6 @@
 """What an earlier supervisor that was killed left running, and how it is brought down.
 
-Every supervisor records the children it starts, with their start times and the machine's boot, in `run/children.json`.
+Every supervisor records the children it starts, with their start times and the machine's boot, in `children.json`.
 Only a process that matches its record is ever signalled. This module does not start anything.
 """
 
@@ -36,18 +36,18 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
     children: list[Record]
 
 
-def write(run_dir: Path, children: Iterable[Record]) -> None:
+def write(data_dir: Path, children: Iterable[Record]) -> None:
     """Record `children` as those now running; the file is replaced as a whole."""
     data = msgspec.json.encode(Records(boot_id=procfs.boot_id(), children=list(children)))
-    temporary = run_dir / (FILE_NAME + ".new")
+    temporary = data_dir / (FILE_NAME + ".new")
     temporary.write_bytes(data)
-    os.replace(temporary, run_dir / FILE_NAME)
+    os.replace(temporary, data_dir / FILE_NAME)
 
 
-def read(run_dir: Path) -> list[Record]:
+def read(data_dir: Path) -> list[Record]:
     """Return the recorded children that still run now."""
     try:
-        records = msgspec.json.decode((run_dir / FILE_NAME).read_bytes(), type=Records)
+        records = msgspec.json.decode((data_dir / FILE_NAME).read_bytes(), type=Records)
     except (OSError, msgspec.MsgspecError):
         return []
     if records.boot_id != procfs.boot_id():
@@ -55,9 +55,9 @@ def read(run_dir: Path) -> list[Record]:
     return [record for record in records.children if procfs.is_alive(record.process)]
 
 
-def stop_recorded(run_dir: Path, timeout_s: float = 20.0) -> int:
+def stop_recorded(data_dir: Path, timeout_s: float = 20.0) -> int:
     """Stop what an earlier supervisor left, gateway first and stores last; return how many processes that were."""
-    found = read(run_dir)
+    found = read(data_dir)
     for names in STOP_ORDER:
         group = [record.process for record in found if record.name in names]
         for record in found:
@@ -77,18 +77,18 @@ def stop(processes: Sequence[Process], timeout_s: float) -> None:
         _wait(lambda: not any(map(procfs.is_alive, processes)), 5.0)
 
 
-def strays(own_pid: int, run_dir: Path, processes: Iterable[Process]) -> list[Process]:
-    """Return what is ours among `processes`: descendants of `own_pid`, and instances whose sockets lie in `run_dir`."""
+def strays(own_pid: int, data_dir: Path, processes: Iterable[Process]) -> list[Process]:
+    """Return what is ours among `processes`: descendants of `own_pid`, and instances that serve `data_dir`."""
     processes = list(processes)
     mine = {process.pid: process for process in procfs.descendants(own_pid, processes)}
-    mine |= {process.pid: process for process in processes if _is_instance_of(process, f"{run_dir}/")}
+    mine |= {process.pid: process for process in processes if _is_instance_of(process, f"{data_dir}/")}
     return [process for process in mine.values() if process.state not in "ZX"]
 
 
-def _is_instance_of(process: Process, run_prefix: str) -> bool:
+def _is_instance_of(process: Process, prefix: str) -> bool:
     """Zygote, blanks and instances share one command line, which names the module and the zygote's socket."""
     module = any(argument.startswith("samovar_instance") for argument in process.argv)
-    return module and any(argument.startswith(run_prefix) for argument in process.argv)
+    return module and any(argument.startswith(prefix) for argument in process.argv)
 
 
 def _wait(done: Callable[[], bool], timeout_s: float) -> bool:

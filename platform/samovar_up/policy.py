@@ -10,7 +10,7 @@ from samovar.errors import ConfigError, DiskFull
 MAX_RESTART_DELAY_S = 30.0
 STEADY_UPTIME_S = 60.0
 MAX_SOCKET_PATH_BYTES = 107  # sun_path holds 108 with its terminating zero
-LONGEST_SOCKET_NAME = "x" * 40 + ".sock"
+LONGEST_SOCKET_NAME = f"zygote-{'0' * 32}.sock"  # the zygote of an environment with its own packages
 
 STOP_ORDER = (("gateway",), ("pool",), ("valkey", "seaweedfs"))
 

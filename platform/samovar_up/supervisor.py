@@ -32,13 +32,13 @@ class Supervisor:
     Args:
         plan: which children to run and how to see that they are ready.
         reporter: told of progress.
-        run_dir: folder of the children's record and the instances' sockets.
+        data_dir: the folder all of it belongs to; the children are recorded there.
     """
 
-    def __init__(self, plan: Plan, reporter: Reporter, run_dir: Path) -> None:
+    def __init__(self, plan: Plan, reporter: Reporter, data_dir: Path) -> None:
         self._plan = plan
         self._reporter = reporter
-        self._run_dir = run_dir
+        self._data_dir = data_dir
         self._children: dict[str, Child] = {}
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -134,7 +134,7 @@ class Supervisor:
             for name, child in self._children.items()
             if child.identity is not None
         ]
-        leftovers.write(self._run_dir, running)
+        leftovers.write(self._data_dir, running)
 
     def _on_child_exit(self, child: Child, code: int) -> None:
         """While coming up, a child that says its configuration is wrong ends it all: a restart would not help."""
@@ -151,14 +151,14 @@ class Supervisor:
             if "pool" in names:
                 await asyncio.to_thread(self._stop_strays)
         await asyncio.to_thread(self._stop_strays)
-        (self._run_dir / leftovers.FILE_NAME).unlink(missing_ok=True)
+        (self._data_dir / leftovers.FILE_NAME).unlink(missing_ok=True)
 
     def _stop_strays(self) -> None:
         """End instances that outlived their manager; the stores, which are still needed or already gone, are not."""
         processes = procfs.all_processes()
         keep = {child.identity.pid for child in self._children.values() if child.identity is not None}
         keep |= {process.pid for pid in keep for process in procfs.descendants(pid, processes)}
-        strays = leftovers.strays(os.getpid(), self._run_dir, processes)
+        strays = leftovers.strays(os.getpid(), self._data_dir, processes)
         strays = [process for process in strays if process.pid not in keep]
         for process in strays:
             logger.warning("ending process %d, which outlived its manager", process.pid)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from samovar.errors import ConfigError, DiskFull
 from samovar_up import lock
 from samovar_up.leftovers import strays
-from samovar_up.policy import check_disk, check_socket_path, next_failures, restart_delay_s
+from samovar_up.policy import LONGEST_SOCKET_NAME, check_disk, check_socket_path, next_failures, restart_delay_s
 from samovar_up.procfs import Process, descendants, parse_stat, read_process
 
 
@@ -36,7 +36,7 @@ def test_too_little_disk_is_one_sentence() -> None:
 
 
 def test_a_path_too_long_for_sockets_is_refused_to_the_byte() -> None:
-    longest = 107 - len("/" + "x" * 40 + ".sock")
+    longest = 107 - len("/" + LONGEST_SOCKET_NAME)
     check_socket_path("/" + "d" * (longest - 1))
     with pytest.raises(ConfigError, match="1 bytes too long for Unix sockets"):
         check_socket_path("/" + "d" * longest)
@@ -73,7 +73,7 @@ def test_strays_are_our_descendants_and_our_instances_and_nobody_else() -> None:
         _process(31, 1, "python", "-m", "samovar_instance.zygote", "/other/run/zygote.sock"),
         _process(32, 1, "tail", "-f", "/data/run/zygote.sock"),
     ]
-    assert {process.pid for process in strays(10, Path("/data/run"), processes)} == {11, 30}
+    assert {process.pid for process in strays(10, Path("/data"), processes)} == {11, 30}
 
 
 def test_the_lock_names_its_holder(tmp_path: Path) -> None:
