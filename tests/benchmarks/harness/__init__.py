@@ -5,6 +5,8 @@
     load.py       wrk with our script, read as one `Load`
     running.py    a whole platform in a temporary folder, deployed to, called and stopped
     peers.py      the drivers of the peers and the environments they live in
+    child.py      our own scripts in processes beside a benchmark
+    example.py    a deployable file driven without the platform
     minilm.py     the model, the sentences and the bare loops that figures are held against
 
 A benchmark is a script beside this package: it defines TARGETS and a function that measures, and ends in `report.run`.

@@ -6,24 +6,19 @@ Baseline: a fresh Python process. Floor: a forked child without the platform. Ba
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from harness.load import BenchmarkError
-from harness.processes import Memory, end, memory, pinned
+from harness.child import Child
+from harness.processes import Memory, memory
 from harness.running import EXAMPLES
 
 APP = EXAMPLES / "minilm" / "app.py"
 TEXT = "The quick brown fox jumps over the lazy dog near the river"
 BODY = json.dumps({"text": TEXT}).encode()
-_CHILDREN = Path(__file__).parents[1] / "children"
 
 _WORDS = (
     "the old kettle sings while rain taps on every window of our small house and a grey cat sleeps beside the stove "
@@ -37,55 +32,6 @@ def sentences(count: int) -> list[bytes]:
     starts = ((i % num_words, 1 + i // num_words) for i in range(count))
     texts = [" ".join(_WORDS[(first + step * j) % num_words] for j in range(12)) for first, step in starts]
     return [json.dumps({"text": text}).encode() for text in texts]
-
-
-class Child:
-    """One of our child scripts: asked by a line, answering by a line, until it is closed."""
-
-    def __init__(self, script: str, *arguments: str, cores: str | None = None) -> None:
-        environ = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-        environ["PYTHONPATH"] = str(_CHILDREN.parent)
-        self._process = subprocess.Popen(
-            pinned([sys.executable, str(_CHILDREN / script), *arguments], cores),
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self.name = script
-
-    def __enter__(self) -> Self:
-        self.read()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._process.communicate(timeout=10)
-        except subprocess.TimeoutExpired:
-            end([self._process.pid])
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    def ask(self, line: str = "") -> float:
-        """Send one line, return the number it answers with."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        return float(self.read())
-
-    def read(self) -> str:
-        """Return its next line. Raises BenchmarkError if it has ended."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise BenchmarkError(f"{self.name} ended with {self._process.wait()} and without an answer")
-        return line
 
 
 def forked_floor() -> Child:

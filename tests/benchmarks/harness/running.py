@@ -201,7 +201,7 @@ class Platform:
             every_s=0.1,
         )
 
-    def wait_zero(self, name: str, timeout_s: float = 60.0) -> None:
+    def wait_zero(self, name: str, timeout_s: float = 120.0) -> None:
         """Return once the function has no instance and the warm pool holds a blank one."""
         wait_until(
             lambda: not self.instances(name) and bool(self.instances("", "blank")),
