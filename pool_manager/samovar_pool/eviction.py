@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from samovar.lifecycle import State
-
 from samovar_pool.model import InstanceView, VersionView
 
 THRASH_WINDOW_S = 60.0

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from samovar.spec import Resources
-
 from samovar_pool.model import CPU, DeviceView
 
 GIB = 1 << 30

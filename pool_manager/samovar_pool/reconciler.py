@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 
 from samovar.lifecycle import State, holds_capacity
-
 from samovar_pool import eviction, placement
 from samovar_pool.model import (
     CPU,
@@ -293,7 +292,8 @@ def _blank_key(instance: InstanceView) -> BlankKey:
 
 def _why_never(version: VersionView, devices: list[DeviceView], budget_bytes: int) -> str:
     if version.need_bytes > budget_bytes:
-        return f"an instance needs {version.need_bytes >> 20} MiB; the memory budget of this node is {budget_bytes >> 20} MiB"
+        budget = f"the memory budget of this node is {budget_bytes >> 20} MiB"
+        return f"an instance needs {version.need_bytes >> 20} MiB; {budget}"
     wanted = max(1, version.resources.gpus)
     need = f"{wanted} device(s) with {version.device_need_bytes >> 20} MiB"
     return f"an instance needs {need}; this node has {len(devices)} device(s)"

@@ -1,0 +1,1 @@
+"""What makes instances exist: local processes today."""

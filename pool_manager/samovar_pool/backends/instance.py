@@ -1,0 +1,135 @@
+"""One process of the local backend: its state, what it reported, and how it looks to decisions and to Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from samovar import wire
+from samovar.lifecycle import Event, State, move
+from samovar_pool.backends import procfs
+from samovar_pool.backends.control import ControlConnection
+from samovar_pool.backends.rundir import Note
+from samovar_pool.model import BASE_ENVIRONMENT, CPU, InstanceView, Role
+from samovar_pool.versions import Version
+from samovar_pool.watchdog import Vitals
+from samovar_storage.records import InstanceRecord
+
+
+@dataclass(slots=True, eq=False)
+class Instance:
+    """Mutable, owned by the backend. Times ending in `_at_s` are monotonic, `born_at_s` is unix time."""
+
+    instance_id: str
+    token: str
+    address: str
+    environment: str = BASE_ENVIRONMENT
+    devices: tuple[str, ...] = (CPU,)
+    role: Role = "instance"
+    state: State = State.STARTING
+    ref: str = ""
+    version: Version | None = None
+    pid: int = 0
+    start_ticks: int = 0
+    generation: int = 0
+    from_template: bool = False
+    connection: ControlConnection | None = None
+    preparing: asyncio.Task[None] | None = None
+    born_at_s: float = field(default_factory=time.time)
+    state_at_s: float = field(default_factory=time.monotonic)
+    started_at_s: float = field(default_factory=time.monotonic)
+    heard_at_s: float = field(default_factory=time.monotonic)
+    ready_at_s: float | None = None
+    idle_since_s: float | None = None
+    drain_until_s: float | None = None
+    drain_asked_at_s: float | None = None
+    in_flight: int = 0
+    completed: int = 0
+    overrun_s: float = 0.0
+    memory_bytes: int = 0
+    device_peak_bytes: int = 0
+    boot_ms: dict[str, float] = field(default_factory=dict)
+    sandbox: list[str] = field(default_factory=list)
+    exit_code: int | None = None
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+    explained: asyncio.Event = field(default_factory=asyncio.Event)
+    kill_reason: str = ""
+    failed: wire.BootFailed | None = None
+
+    def move(self, event: Event) -> None:
+        """Go where `event` leads. Raises IllegalMove if it may not happen now."""
+        self.state = move(self.state, event)
+        self.state_at_s = time.monotonic()
+
+    def view(self, generation: int) -> InstanceView:
+        """Return what decisions see. One that was asked to drain counts as draining until it says that it is busy."""
+        asked = self.drain_asked_at_s is not None and self.state is State.READY
+        return InstanceView(
+            instance_id=self.instance_id,
+            state=State.DRAINING if asked else self.state,
+            ref=self.ref,
+            role=self.role,
+            environment=self.environment,
+            devices=self.devices,
+            in_flight=self.in_flight,
+            started_at_s=self.started_at_s,
+            ready_at_s=self.ready_at_s,
+            idle_since_s=self.idle_since_s,
+            memory_bytes=self.memory_bytes,
+            stale=self.state is State.BLANK and self.generation < generation,
+        )
+
+    def vitals(self, now_s: float) -> Vitals:
+        """Return what the watchdog judges."""
+        over_s = now_s - self.drain_until_s if self.drain_until_s is not None else 0.0
+        return Vitals(
+            self.state,
+            now_s - self.state_at_s,
+            now_s - self.heard_at_s,
+            self.overrun_s,
+            self.in_flight,
+            max(0.0, over_s),
+        )
+
+    def record(self, node: str, simulated: bool) -> InstanceRecord:
+        """Return the published form. Its token is what gateways must present."""
+        return InstanceRecord(
+            instance_id=self.instance_id,
+            state=self.state,
+            ref=self.ref,
+            node=node,
+            pid=self.pid,
+            address=self.address,
+            token=self.token,
+            concurrency=self.version.concurrency if self.version else 1,
+            device=",".join(self.devices),
+            from_template=self.from_template,
+            started_at_s=self.born_at_s,
+            ready_at_s=time.time() - (time.monotonic() - self.ready_at_s) if self.ready_at_s is not None else 0.0,
+            boot_ms=self.boot_ms,
+            memory_bytes=self.memory_bytes,
+            sandbox=self.sandbox,
+            simulated=simulated and self.devices != (CPU,),
+        )
+
+    def note(self) -> Note:
+        """Return what the next manager needs to adopt this process."""
+        return Note(
+            instance_id=self.instance_id,
+            kind=self.role,
+            pid=self.pid,
+            start_ticks=self.start_ticks,
+            address=self.address,
+            token=self.token,
+            ref=self.ref,
+            environment=self.environment,
+            devices=self.devices,
+            generation=self.generation,
+            started_at_s=self.born_at_s,
+        )
+
+    def kill(self, reason: str) -> None:
+        """End the process at once; its end is seen by the connection that closes."""
+        self.kill_reason = self.kill_reason or reason
+        procfs.kill(self.pid, self.start_ticks)

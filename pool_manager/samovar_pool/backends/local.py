@@ -1,0 +1,477 @@
+"""Local processes: zygotes fork blanks, blanks are specialised, templates fork loaded instances.
+
+The cold path (`specialise` of a version whose files are here) is one lookup and one write to a socket. Everything an
+instance is given comes as paths and descriptors; it never sees a store. This module does not know demand or policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from samovar import wire
+from samovar.errors import SamovarError
+from samovar.lifecycle import Event, State
+from samovar_pool import watchdog
+from samovar_pool.backends import procfs
+from samovar_pool.backends.base import BootError, Listener
+from samovar_pool.backends.control import connect
+from samovar_pool.backends.instance import Instance
+from samovar_pool.backends.rundir import RunDir
+from samovar_pool.backends.zygote import Zygote
+from samovar_pool.logs import tail
+from samovar_pool.model import BASE_ENVIRONMENT, CPU, InstanceView, Role
+from samovar_pool.prepare import Prepared, Preparer, boot_error
+from samovar_pool.topology import CpuPlan
+from samovar_pool.versions import Version
+
+logger = logging.getLogger("samovar.pool")
+
+EXIT_WAIT_S = 0.2  # the zygote's word on how a child ended comes a moment after its connection closed
+DRAIN_ANSWER_S = 2.0
+ZYGOTE_RETRY_S = 2.0
+FETCH_FAILED = "its files could not be fetched"
+
+ForkCall = Callable[[wire.Fork, int, int, Callable[[wire.Forked], None]], None]
+
+
+class LocalBackend:
+    """All processes of this node. Orders return at once; what came of them is told to the listener.
+
+    simulated: devices are fake, so processes run on the CPU whatever device they are placed on.
+    cpu_plan: the cores for an instance of a device, see topology.plan.
+    """
+
+    def __init__(
+        self,
+        run: RunDir,
+        preparer: Preparer,
+        listener: Listener,
+        *,
+        simulated: bool,
+        preload: list[str],
+        cpu_plan: Callable[[str], CpuPlan],
+    ) -> None:
+        self.instances: dict[str, Instance] = {}
+        self.zygotes: dict[str, Zygote] = {}
+        self.run = run
+        self.preparer = preparer
+        self.simulated = simulated
+        self.stopping = False
+        self._listener = listener
+        self._preload = preload
+        self._cpu_plan = cpu_plan
+        self._starting_zygotes: set[str] = set()
+        self._zygote_retry_at_s: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._by_pid: dict[int, Instance] = {}
+
+    # ---- what is ---------------------------------------------------------------------------------------------------
+
+    def views(self) -> list[InstanceView]:
+        """Return every live process as decisions see it."""
+        generations = {name: zygote.generation for name, zygote in self.zygotes.items()}
+        return [i.view(generations.get(i.environment, 0)) for i in self.instances.values()]
+
+    def environments_ready(self) -> frozenset[str]:
+        """Return the environments whose zygote can fork now."""
+        return frozenset(name for name, zygote in self.zygotes.items() if zygote.ready)
+
+    # ---- orders ----------------------------------------------------------------------------------------------------
+
+    def start_environment(self, environment: str) -> None:
+        """Start the zygote of an environment unless one runs, starts, or failed a moment ago."""
+        zygote = self.zygotes.get(environment)
+        too_early = time.monotonic() < self._zygote_retry_at_s.get(environment, 0.0)
+        if environment in self._starting_zygotes or too_early or (zygote is not None and zygote.ready):
+            return
+        self._starting_zygotes.add(environment)
+        self.spawn(self._start_zygote(environment))
+
+    async def _start_zygote(self, environment: str) -> None:
+        zygote = self.new_zygote(environment)
+        started_s = time.monotonic()
+        try:
+            await zygote.start(self._preload, self.preparer.layer_dirs_of_environment(environment))
+        except (OSError, TimeoutError) as error:
+            logger.error("zygote %s did not start: %s", environment or "base", error or "it did not answer in time")
+            self._zygote_retry_at_s[environment] = time.monotonic() + ZYGOTE_RETRY_S
+            zygote.stop()
+        else:
+            self.zygotes[environment] = zygote
+            logger.info("zygote %s is up after %.1f s", environment or "base", time.monotonic() - started_s)
+        finally:
+            self._starting_zygotes.discard(environment)
+            self._listener.backend_changed()
+
+    def adopt_zygote(self, environment: str, zygote: Zygote) -> None:
+        """Own a zygote that an earlier manager started."""
+        self.zygotes[environment] = zygote
+
+    def adopt_instance(self, instance: Instance) -> None:
+        """Own a process that an earlier manager had forked; it is not connected yet."""
+        self.instances[instance.instance_id] = instance
+        self._by_pid[instance.pid] = instance
+        if instance.version is not None:
+            self.preparer.pin(instance.version, instance.instance_id)
+
+    def new_zygote(self, environment: str) -> Zygote:
+        """Return a zygote object that is not started, wired to this backend."""
+        return Zygote(environment, self.run, self.exited, self._zygote_lost)
+
+    def fork_blank(self, environment: str, device: str) -> None:
+        """Fork one more blank; the listener hears when it is there."""
+        zygote = self.zygotes.get(environment)
+        if zygote is not None and zygote.ready:
+            instance = self._new_instance(environment, (device,))
+            instance.generation = zygote.generation
+            self._fork(instance, zygote.fork)
+
+    def fork_template(self, template_id: str, version: Version, claim_ms: float) -> None:
+        """Fork one more ready instance of `version` from its template."""
+        template = self.instances.get(template_id)
+        if template is None or template.connection is None:
+            return
+        instance = self._new_instance(template.environment, (CPU,))
+        instance.ref, instance.version, instance.from_template = version.ref, version, True
+        instance.boot_ms = {"claim": claim_ms, "fetch": 0.0}
+        self.preparer.pin(version, instance.instance_id)
+        self._fork(instance, partial(self._ask_template, template))
+
+    def _ask_template(
+        self, template: Instance, fork: wire.Fork, listen_fd: int, log_fd: int, _: Callable[[wire.Forked], None]
+    ) -> None:
+        if template.connection is None:
+            raise BrokenPipeError("the template is gone")
+        template.connection.send_with_fds(fork, [listen_fd, log_fd])
+
+    def _new_instance(self, environment: str, devices: tuple[str, ...]) -> Instance:
+        instance_id = f"i-{secrets.token_hex(6)}"
+        instance = Instance(instance_id, secrets.token_hex(16), "", environment=environment, devices=devices)
+        self.instances[instance_id] = instance
+        return instance
+
+    def _fork(self, instance: Instance, ask: ForkCall) -> None:
+        sock, instance.address = self.run.listen(instance.instance_id)
+        log_fd = self.run.open_log(instance.instance_id)
+        version = instance.version
+        threads = num_threads(version) if version else 1
+        device = self._real_devices(instance.devices)
+        fork = wire.Fork(instance.instance_id, instance.token, device=device, num_threads=threads)
+        try:
+            ask(fork, sock.fileno(), log_fd, partial(self.forked, instance))
+        except OSError as error:
+            logger.error("cannot fork: %s", error)
+            self._gone(instance)
+            return
+        finally:
+            sock.close()
+            os.close(log_fd)
+        self.spawn(self.connect(instance))
+
+    def _real_devices(self, devices: tuple[str, ...]) -> str:
+        return CPU if self.simulated else ",".join(devices)
+
+    def specialise(
+        self, instance_id: str, version: Version, devices: tuple[str, ...], role: Role, claim_ms: float
+    ) -> None:
+        """Turn a blank into an instance or template of `version`: at once if its files are here, else after a fetch."""
+        instance = self.instances[instance_id]
+        instance.move(Event.SPECIALISE)
+        instance.ref, instance.version, instance.devices, instance.role = version.ref, version, devices, role
+        instance.started_at_s = time.monotonic()
+        instance.boot_ms = {"claim": claim_ms, "fetch": 0.0}
+        prepared = self.preparer.lookup(version)
+        if prepared is not None:
+            self._send_specialise(instance, version, prepared)
+        else:
+            instance.preparing = self.spawn(self._fetch_and_specialise(instance, version))
+
+    async def _fetch_and_specialise(self, instance: Instance, version: Version) -> None:
+        started_s = time.monotonic()
+        try:
+            prepared = await self.preparer.prepare(version, instance.instance_id)
+        except SamovarError as error:
+            instance.kill(FETCH_FAILED)
+            self._listener.boot_failed(instance, boot_error(version, error, "fetch"))
+            return
+        finally:
+            instance.preparing = None
+        if instance.state is State.LOADING:
+            instance.boot_ms["fetch"] = (time.monotonic() - started_s) * 1000
+            self._send_specialise(instance, version, prepared)
+
+    def _send_specialise(self, instance: Instance, version: Version, prepared: Prepared) -> None:
+        message = wire.Specialise(
+            version.manifest_json,
+            prepared.code_dir,
+            prepared.weights_dir,
+            prepared.layer_dirs,
+            self._real_devices(instance.devices),
+            num_threads(version),
+            instance.role,
+            instance.instance_id,
+            str(self.run.scratch_dir(instance.instance_id)),
+        )
+        if instance.connection is not None:
+            instance.connection.send(message)
+        instance.state_at_s = instance.heard_at_s = time.monotonic()
+        self.preparer.pin(version, instance.instance_id)
+        self.run.write_note(instance.note())
+
+    def drain(self, instance_id: str, timeout_s: float, if_idle: bool) -> None:
+        """Ask an instance to finish and leave; with `if_idle` only if it has no work in flight when asked."""
+        instance = self.instances.get(instance_id)
+        if instance is None or instance.connection is None or instance.state not in (State.READY, State.DRAINING):
+            return
+        instance.connection.send(wire.Drain(timeout_s, if_idle))
+        instance.drain_asked_at_s = time.monotonic()
+        if not if_idle and instance.state is State.READY:
+            instance.move(Event.DRAIN)
+            instance.drain_until_s = time.monotonic() + timeout_s + 1.0
+            self._listener.instance_changed(instance)
+
+    def kill(self, instance_id: str, reason: str) -> None:
+        """End a process at once."""
+        instance = self.instances.get(instance_id)
+        if instance is None:
+            return
+        if instance.state is not State.DRAINING:
+            instance.move(Event.DRAIN)
+        instance.kill(reason)
+
+    # ---- what comes back -------------------------------------------------------------------------------------------
+
+    async def connect(self, instance: Instance) -> None:
+        """Open the control connection to a process that was just forked or is being adopted."""
+        received, lost = partial(self._received, instance), partial(self._lost, instance)
+        try:
+            instance.connection = await connect(instance.address, instance.token, received, lost)
+        except (OSError, TimeoutError) as error:
+            logger.warning("cannot reach %s: %s", instance.instance_id, error)
+            self._gone(instance)
+
+    def forked(self, instance: Instance, forked: wire.Forked) -> None:
+        """Take note of the pid of a child."""
+        instance.pid, instance.start_ticks = forked.pid, procfs.start_ticks(forked.pid)
+        self._by_pid[forked.pid] = instance
+        cpus = self._cpu_plan(instance.devices[0]).cpus
+        if cpus and instance.start_ticks:
+            os.sched_setaffinity(instance.pid, cpus)
+        self.run.write_note(instance.note())
+
+    def exited(self, exited: wire.Exited) -> None:
+        """Take note of how a child ended."""
+        instance = self._by_pid.pop(exited.pid, None)
+        if instance is not None:
+            instance.exit_code = exited.exit_code
+            instance.explained.set()
+
+    def _received(self, instance: Instance, message: wire.FromInstance) -> None:
+        instance.heard_at_s = time.monotonic()
+        instance.heard.set()
+        match message:
+            case wire.Welcome():
+                self._welcomed(instance, message)
+            case wire.Ready():
+                self._loaded(instance, message)
+            case wire.BootFailed():
+                self._boot_failed(instance, message)
+            case wire.Stats():
+                self._reported(instance, message)
+            case wire.Forked():
+                child = self.instances.get(message.instance_id)
+                if child is not None:
+                    self.forked(child, message)
+            case wire.Exited():
+                self.exited(message)
+            case wire.Goodbye():
+                self._said_goodbye(instance, message)
+            case _:
+                logger.warning("%s sent an unexpected %s", instance.instance_id, type(message).__name__)
+
+    def _welcomed(self, instance: Instance, welcome: wire.Welcome) -> None:
+        instance.sandbox = list(welcome.sandbox)
+        if not instance.pid and welcome.pid:
+            self.forked(instance, wire.Forked(instance.instance_id, welcome.pid, 0.0))
+        # a template greets like the blank it was; it greets a new manager only once it has loaded
+        is_loaded = welcome.state == State.READY or instance.role == "template"
+        if is_loaded and instance.ref and instance.state in (State.STARTING, State.LOADING):
+            instance.boot_ms = {**welcome.boot_ms, **instance.boot_ms}
+            if instance.from_template:
+                instance.boot_ms["load"] = (time.monotonic() - instance.started_at_s) * 1000
+            self._become_ready(instance, None)
+        elif welcome.state == State.BLANK and instance.state is State.STARTING:
+            instance.move(Event.FORKED)
+            self._listener.instance_changed(instance)
+
+    def _loaded(self, instance: Instance, ready: wire.Ready) -> None:
+        instance.boot_ms = {**instance.boot_ms, **ready.boot_ms}
+        instance.sandbox = list(ready.sandbox) or instance.sandbox
+        instance.memory_bytes = instance.memory_bytes or ready.memory_bytes
+        if instance.state is State.LOADING:
+            self._become_ready(instance, ready)
+
+    def _become_ready(self, instance: Instance, ready: wire.Ready | None) -> None:
+        instance.move(Event.LOADED)
+        instance.ready_at_s = instance.idle_since_s = time.monotonic()
+        self._listener.instance_ready(instance, ready)
+
+    def _boot_failed(self, instance: Instance, message: wire.BootFailed) -> None:
+        instance.failed = message
+        where = f" ({os.path.basename(message.file)}:{message.line})" if message.file else ""
+        detail = f"{message.phase} failed: {message.type_name}: {message.detail}{where}"
+        self._tell_boot_failed(instance, detail, message.phase)
+
+    def _tell_boot_failed(self, instance: Instance, detail: str, phase: str) -> None:
+        lines = tail(self.run.log_path(instance.instance_id))
+        self._listener.boot_failed(instance, BootError(instance.ref, "load_failed", 500, detail, phase, lines))
+
+    def _reported(self, instance: Instance, stats: wire.Stats) -> None:
+        instance.in_flight, instance.overrun_s = stats.in_flight, stats.overrun_s
+        instance.completed = stats.completed + stats.failed
+        idle = stats.in_flight == 0
+        instance.idle_since_s = time.monotonic() - stats.idle_s if idle else None
+        instance.device_peak_bytes = max(instance.device_peak_bytes, stats.device_memory_bytes)
+        if stats.in_flight and instance.state is State.READY:
+            instance.drain_asked_at_s = None
+
+    def _said_goodbye(self, instance: Instance, goodbye: wire.Goodbye) -> None:
+        if goodbye.reason == "drain" and instance.state is State.READY:
+            instance.move(Event.DRAIN)
+            self._listener.instance_changed(instance)
+        elif goodbye.reason != "drain":
+            logger.error("%s refused its manager: %s %s", instance.instance_id, goodbye.reason, goodbye.detail)
+
+    def _lost(self, instance: Instance) -> None:
+        instance.connection = None
+        self._gone(instance)
+
+    def _gone(self, instance: Instance) -> None:
+        """Its connection closed: it is gone at once, for everybody; how it ended is learned a moment later."""
+        if self.instances.pop(instance.instance_id, None) is None:
+            return
+        was = instance.state
+        instance.move(Event.EXIT)
+        instance.kill("its connection closed")
+        self.run.forget(instance.instance_id)
+        self.preparer.unpin(instance.instance_id)
+        self._listener.instance_gone(instance, was)
+        if was is State.LOADING and instance.failed is None and not self.stopping:
+            self.spawn(self._explain_end(instance))
+
+    async def _explain_end(self, instance: Instance) -> None:
+        """Tell why a loading process ended without a word."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EXIT_WAIT_S):
+                await instance.explained.wait()
+        if instance.kill_reason == FETCH_FAILED:
+            return
+        self._tell_boot_failed(instance, describe_end(instance), "load")
+
+    def _zygote_lost(self, zygote: Zygote) -> None:
+        if self.zygotes.get(zygote.name) is zygote:
+            del self.zygotes[zygote.name]
+            self.run.forget(zygote.key)
+            if not self.stopping:
+                logger.error("zygote %s ended; starting another", zygote.name or "base")
+            self._listener.backend_changed()
+
+    # ---- time ------------------------------------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> None:
+        """Kill what hangs or overstays, and forget drain orders that were not answered."""
+        for instance in list(self.instances.values()):
+            limits = instance.version.manifest.limits if instance.version else None
+            reason = (
+                ""
+                if instance.preparing
+                else watchdog.verdict(instance.vitals(now_s), limits or watchdog.DEFAULT_LIMITS)
+            )
+            if reason:
+                logger.error("killing %s (%s): %s", instance.instance_id, instance.ref or "blank", reason)
+                instance.kill(reason)
+            asked_s = instance.drain_asked_at_s
+            if instance.state is State.READY and asked_s is not None and now_s - asked_s > DRAIN_ANSWER_S:
+                instance.drain_asked_at_s = None
+
+    async def measure(self) -> None:
+        """Read every process's own share of memory, in a thread."""
+        instances = list(self.instances.values())
+        pids = [instance.pid for instance in instances]
+        sizes = await asyncio.to_thread(lambda: [procfs.pss_bytes(pid) if pid else 0 for pid in pids])
+        for instance, size in zip(instances, sizes, strict=True):
+            instance.memory_bytes = size or instance.memory_bytes
+
+    async def teach(self, modules: list[str]) -> wire.Preloaded:
+        """Have the base zygote import `modules`; blanks forked before become stale."""
+        zygote = self.zygotes.get(BASE_ENVIRONMENT)
+        return await zygote.preload(modules) if zygote is not None else wire.Preloaded([], {})
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a task that this backend owns; its failure is logged."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a task of the backend failed", exc_info=task.exception())
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Drain every instance (bounded by its version's longest call), end blanks, templates and zygotes."""
+        self.stopping = True
+        for instance in list(self.instances.values()):
+            if instance.state is State.READY and instance.role == "instance" and instance.version:
+                limits = instance.version.manifest.limits
+                self.drain(instance.instance_id, limits.timeout_s + limits.overrun_grace_s, False)
+            else:
+                instance.kill("the platform stops")
+        while self.instances:
+            self.tick(time.monotonic())
+            await asyncio.sleep(0.02)
+        for zygote in list(self.zygotes.values()):
+            zygote.stop()
+        await self._cancel_tasks()
+
+    async def leave(self) -> None:
+        """Close every connection and leave all processes running, for the next manager to adopt."""
+        self.stopping = True
+        await self._cancel_tasks()
+        for zygote in self.zygotes.values():
+            zygote.disconnect()
+
+    async def _cancel_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def num_threads(version: Version) -> int:
+    """Return the torch threads of an instance: its CPUs, whole, at least one."""
+    return max(1, int(version.manifest.resources.cpus))
+
+
+def describe_end(instance: Instance) -> str:
+    """Return one sentence on how a loading process ended."""
+    if instance.kill_reason and instance.kill_reason != "its connection closed":
+        return f"the instance was stopped while loading: {instance.kill_reason}"
+    code = instance.exit_code
+    if code is None:
+        return "the instance ended while loading"
+    if code < 0:
+        hint = " (out of memory?)" if code == -9 else ""
+        return f"the instance was killed by signal {-code} while loading{hint}"
+    return f"the instance ended with exit code {code} while loading"

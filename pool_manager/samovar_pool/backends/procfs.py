@@ -1,0 +1,43 @@
+"""Facts about processes from /proc: alive, since when, how much memory of their own. Linux only."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+
+def start_ticks(pid: int) -> int:
+    """Return when the process started, in clock ticks since boot, 0 if it does not run: tells a reused pid apart."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    state, *fields = text.rpartition(")")[2].split()
+    return 0 if state in "ZX" else int(fields[18])
+
+
+def pss_bytes(pid: int) -> int:
+    """Return the process's proportional share of memory, in bytes; 0 if it cannot be read.
+
+    Resident size would count the pages that all forks of a zygote share once per fork.
+    """
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:
+            for line in rollup:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def kill(pid: int, ticks: int) -> None:
+    """End the process and its group at once, if `pid` is still the one that started at `ticks`."""
+    if pid <= 1 or not ticks or start_ticks(pid) != ticks:
+        return
+    for end in (os.killpg, os.kill):
+        try:
+            end(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue

@@ -1,0 +1,174 @@
+"""Joins everything known now into one `Snapshot`, with the autoscaler's word on every version that is active.
+
+Only versions with demand, instances, a floor or a recent past are looked at, so that thousands of sleeping ones cost
+nothing. This module does not act.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from samovar.lifecycle import State, holds_capacity
+from samovar_pool import placement
+from samovar_pool.autoscaler import ScaleDecision
+from samovar_pool.backends.local import LocalBackend
+from samovar_pool.devices import DeviceFacts
+from samovar_pool.knowledge import Knowledge
+from samovar_pool.model import BASE_ENVIRONMENT, CPU, DeviceView, InstanceView, Snapshot, VersionView
+from samovar_pool.settings import PoolSettings, memory_budget_bytes
+from samovar_pool.signals import Signals
+from samovar_pool.versions import Catalogue, Version
+from samovar_pool.warm_pool import blank_target
+
+BLANK_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A snapshot, the scaling decisions in it by ref, and the versions whose layer must be installed first."""
+
+    snapshot: Snapshot
+    decisions: dict[str, ScaleDecision]
+    need_layer: list[Version] = field(default_factory=list)
+
+
+class Observer:
+    """Reads signals, backend and knowledge. `facts` returns the devices as last read from the driver."""
+
+    def __init__(
+        self,
+        settings: PoolSettings,
+        signals: Signals,
+        catalogue: Catalogue,
+        backend: LocalBackend,
+        knowledge: Knowledge,
+        facts: Callable[[], list[DeviceFacts]],
+        gpu_nodes: dict[str, int],
+    ) -> None:
+        self._settings = settings
+        self._signals = signals
+        self._catalogue = catalogue
+        self._backend = backend
+        self._knowledge = knowledge
+        self._facts = facts
+        self._gpu_nodes = gpu_nodes
+        self._budget_bytes = memory_budget_bytes(settings)
+
+    def observe(self, now_s: float) -> Observation:
+        """Return what is and what should be at `now_s` (monotonic)."""
+        instances = self._backend.views()
+        by_ref: defaultdict[str, list[InstanceView]] = defaultdict(list)
+        for instance in instances:
+            by_ref[instance.ref].append(instance)
+        views: dict[str, VersionView] = {}
+        decisions: dict[str, ScaleDecision] = {}
+        need_layer: list[Version] = []
+        for ref in self._active(by_ref):
+            version = self._catalogue.versions.get(ref)
+            if version is None:
+                continue
+            decisions[ref] = self._scale(version, by_ref[ref], now_s)
+            views[ref] = view = self._view(version, by_ref[ref], decisions[ref], now_s)
+            if view.retry_at_s == math.inf:
+                need_layer.append(version)
+        snapshot = Snapshot(
+            now_s=now_s,
+            versions=views,
+            instances=instances,
+            devices=self.device_views(by_ref),
+            blank_targets=self.blank_targets(now_s),
+            environments_ready=self._backend.environments_ready(),
+            memory_budget_bytes=self._budget_bytes,
+            min_residency_s=self._settings.min_residency_s,
+        )
+        return Observation(snapshot, decisions, need_layer)
+
+    def _active(self, by_ref: dict[str, list[InstanceView]]) -> set[str]:
+        active = {
+            *self._signals.demand,
+            *self._signals.warm,
+            *by_ref,
+            *self._catalogue.floors,
+            *self._knowledge.scalers,
+        }
+        active |= self._catalogue.with_requirements
+        active.discard("")
+        return active
+
+    def _scale(self, version: Version, instances: list[InstanceView], now_s: float) -> ScaleDecision:
+        demand = self._signals.demand.get(version.ref, 0.0) if self._signals.known(now_s) else None
+        if version.ref in self._signals.woken_at_s and demand is None:
+            demand = self._signals.demand.get(version.ref)
+        scaler = self._knowledge.scaler(version.ref, now_s)
+        scaler.observe(now_s, demand)
+        holding = [i for i in instances if i.role == "instance" and holds_capacity(i.state)]
+        ready = sum(i.state is State.READY for i in holding)
+        warm = self._signals.warm.get(version.ref, 0)
+        decision = scaler.decide(now_s, version.scaling, version.target_concurrency, ready, len(holding) - ready, warm)
+        self._note_missing(version.ref, decision.target > len(holding), now_s)
+        return decision
+
+    def _note_missing(self, ref: str, is_missing: bool, now_s: float) -> None:
+        if not is_missing:
+            self._knowledge.missing_since_s.pop(ref, None)
+        else:
+            woken_s = self._signals.woken_at_s.get(ref, 0.0)
+            self._knowledge.missing_since_s.setdefault(ref, woken_s if now_s - woken_s < 1.0 else now_s)
+
+    def _view(
+        self, version: Version, instances: list[InstanceView], decision: ScaleDecision, now_s: float
+    ) -> VersionView:
+        knowledge, ref, resources = self._knowledge, version.ref, version.manifest.resources
+        environment = self._backend.preparer.environment(version)
+        scaling = version.scaling
+        has_template = any(i.role == "template" for i in instances)
+        only_templates = all(i.role == "template" for i in instances)
+        is_over = not version.routed and decision.target == 0 and only_templates
+        return VersionView(
+            ref=ref,
+            desired=decision.target,
+            floor=min(max(scaling.min_instances, self._signals.warm.get(ref, 0)), scaling.max_instances),
+            resources=resources,
+            environment=environment or BASE_ENVIRONMENT,
+            need_bytes=knowledge.ledger.expected(ref, "cpu", version.declared_host_bytes),
+            device_need_bytes=knowledge.ledger.expected(ref, "gpu", version.declared_device_bytes),
+            reload_cost_s=knowledge.boot_s(ref),
+            recent_use=knowledge.scaler(ref, now_s).mean_demand(now_s),
+            retry_at_s=math.inf if environment is None else knowledge.backoff.retry_at_s(ref),
+            deleted=self._catalogue.is_deleted(ref) or is_over,
+            make_template=ref in knowledge.may_template and not has_template and self._signals.num_queued == 0,
+        )
+
+    def device_views(self, by_ref: dict[str, list[InstanceView]]) -> list[DeviceView]:
+        """Return the devices with what is really free on them, and who is there."""
+        holders: defaultdict[str, int] = defaultdict(int)
+        exclusive: set[str] = set()
+        for ref, instances in by_ref.items():
+            version = self._catalogue.versions.get(ref)
+            whole = version is not None and placement.takes_whole_devices(version.manifest.resources)
+            for device in (device for i in instances if ref for device in i.devices):
+                holders[device] += 1
+                exclusive |= {device} if whole else set()
+        ledger = self._knowledge.ledger
+        return [
+            DeviceView(
+                device=fact.device,
+                total_bytes=fact.total_bytes,
+                free_bytes=ledger.free_bytes(fact.device, fact.total_bytes, fact.free_bytes),
+                numa_node=self._gpu_nodes.get(fact.pci, -1),
+                holders=holders[fact.device],
+                exclusive=fact.device in exclusive,
+                simulated=fact.simulated,
+            )
+            for fact in self._facts()
+        ]
+
+    def blank_targets(self, now_s: float) -> dict[tuple[str, str], int]:
+        """Return how many blanks to keep on the CPU and, when any function uses devices, on each device."""
+        names = [CPU, *(fact.device for fact in self._facts())] if self._catalogue.uses_devices else [CPU]
+        low, high = self._settings.min_blanks, self._settings.max_blanks
+        claims = self._knowledge.claims
+        return {(BASE_ENVIRONMENT, n): blank_target(claims[n], now_s, low, high) if n in claims else low for n in names}

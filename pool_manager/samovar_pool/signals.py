@@ -1,0 +1,137 @@
+"""What Redis says, mirrored: demand, warm requests, functions. Pushed wake-ups first, reading as the safety net.
+
+When Redis does not answer, everything stays as last known and `known` says so. This module decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+
+import msgspec
+import redis.asyncio as redis_async
+
+from samovar.errors import SamovarError
+from samovar_pool.versions import Catalogue
+from samovar_storage import keys, live
+from samovar_storage.failures import translating
+from samovar_storage.records import FunctionRecord
+from samovar_storage.subscribe import Message, Resync, subscribe
+
+logger = logging.getLogger("samovar.pool")
+
+BUSY_POLL_S = 0.1  # while anything waits: gateways write this often
+UNKNOWN_AFTER_S = 3.0
+
+
+class Signals:
+    """The mirror. `on_wake` is called at once, on the event loop, whenever something may have to be done."""
+
+    def __init__(
+        self, redis: redis_async.Redis, catalogue: Catalogue, poll_s: float, on_wake: Callable[[], None]
+    ) -> None:
+        self.demand: dict[str, float] = {}
+        self.num_queued = 0
+        self.warm: dict[str, int] = {}
+        self.woken_at_s: dict[str, float] = {}
+        self.has_functions = asyncio.Event()
+        self._redis = redis
+        self._catalogue = catalogue
+        self._poll_s = poll_s
+        self._on_wake = on_wake
+        self._read_at_s = float("-inf")
+        self._poll_now = asyncio.Event()
+
+    def known(self, now_s: float) -> bool:
+        """Return whether demand was read lately (monotonic seconds)."""
+        return now_s - self._read_at_s < UNKNOWN_AFTER_S
+
+    async def follow(self) -> None:
+        """Apply messages as they come, for ever. A wake-up counts as a demand of one until demand is read."""
+        events = subscribe(self._redis, keys.CHANNEL_WAKE, keys.CHANNEL_FUNCTIONS)
+        async with aclosing(events):
+            async for event in events:
+                if isinstance(event, Resync):
+                    await self._reload_functions()
+                elif event.channel == keys.CHANNEL_WAKE:
+                    self._woken(event)
+                else:
+                    await self._reload_function(event.data.decode())
+                self._on_wake()
+
+    def _woken(self, message: Message) -> None:
+        ref = message.data.decode()
+        self.woken_at_s[ref] = time.monotonic()
+        self.demand[ref] = max(1.0, self.demand.get(ref, 0.0))
+        self._poll_now.set()
+
+    async def poll(self) -> None:
+        """Read demand and warm requests for ever: after each wake-up, often while anything waits, else each tick."""
+        while True:
+            self._poll_now.clear()
+            await self._read()
+            pause_s = BUSY_POLL_S if self.num_queued else self._poll_s
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._poll_now.wait()
+            except TimeoutError:
+                continue
+
+    async def _read(self) -> None:
+        try:
+            demand = await live.read_demand(self._redis, time.time())
+            warm = await live.warm_requests(self._redis, list(self._catalogue.versions))
+        except SamovarError as error:
+            logger.warning("demand is not known now: %s", error.detail)
+            return
+        fresh = {ref: float(d.queued + d.running) for ref, d in demand.items()}
+        changed = fresh != self.demand or any(
+            warm.get(r) is None or warm[r].instances != n for r, n in self.warm.items()
+        )
+        changed = changed or len(warm) != len(self.warm)
+        self.demand = fresh
+        self.num_queued = sum(d.queued for d in demand.values())
+        self.warm = {ref: request.instances for ref, request in warm.items()}
+        self._read_at_s = time.monotonic()
+        if changed:
+            self._on_wake()
+
+    async def _reload_functions(self) -> None:
+        """Take over the whole index, if it is built: an empty Redis does not mean that all functions are gone."""
+        try:
+            with translating("the functions"):
+                built = await self._redis.exists(keys.REGISTRY_BUILT)
+                rows = await self._redis.hgetall(keys.FUNCTIONS)
+        except SamovarError as error:
+            logger.warning("functions are not known now: %s", error.detail)
+            return
+        if built:
+            found = {_text(name): _function(data) for name, data in rows.items()}
+            self._catalogue.replace_all({name: record for name, record in found.items() if record is not None})
+            self.has_functions.set()
+
+    async def _reload_function(self, name: str) -> None:
+        try:
+            with translating("a function"):
+                data = await self._redis.hget(keys.FUNCTIONS, name)
+                built = await self._redis.exists(keys.REGISTRY_BUILT)
+        except SamovarError as error:
+            logger.warning("function %s is not known now: %s", name, error.detail)
+            return
+        if data is not None or built:
+            self._catalogue.update(name, _function(data) if data is not None else None)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _function(data: bytes | str) -> FunctionRecord | None:
+    try:
+        return msgspec.json.decode(data, type=FunctionRecord)
+    except msgspec.MsgspecError as error:
+        logger.error("a function record cannot be read: %s", error)
+        return None
