@@ -1,9 +1,9 @@
-"""`load_pretrained`: a transformers directory as fast as memory can be mapped, and `load_tokenizer` to go with it.
+"""`load_pretrained`: a transformers directory as fast as memory can be mapped.
 
-The module is built on the meta device (no memory, no initialisation), the safetensors files are memory-mapped and their
-tensors become the parameters: zero copy on the CPU, straight to the device on a GPU. What is not in the files (such as
-rotary frequencies) is computed by the model's own code, tied weights are tied again. The result equals `from_pretrained`
-bit for bit; where that cannot be promised, `from_pretrained` itself is called and the log says why.
+The module is built on the meta device (no memory, no initialisation), the safetensors files are memory-mapped and
+their tensors become the parameters: zero copy on the CPU, straight to the device on a GPU. What is not in the files
+(such as rotary frequencies) is computed by the model's own code, tied weights are tied again. The result equals
+`from_pretrained` bit for bit; where that cannot be promised, `from_pretrained` itself is called and the log says why.
 
 Leans on internals of transformers 5: when they have moved, that too only means the slower way.
 Importing this module imports torch and transformers. It does not know functions, versions or instances.
@@ -15,15 +15,17 @@ import copy
 import json
 import logging
 import re
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, AutoTokenizer, GenerationConfig
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, BertConfig, BertModel, GenerationConfig
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming, rename_source_key
+from transformers.initialization import no_init_weights
 from transformers.models.auto.auto_factory import _get_model_class
 
 logger = logging.getLogger("samovar.torch")
@@ -58,9 +60,18 @@ def load_pretrained(
     return model.to(device).eval()
 
 
-def load_tokenizer(path: str | Path) -> Any:
-    """Return the tokenizer saved in a directory, exactly as `AutoTokenizer` makes it; nothing is fetched."""
-    return AutoTokenizer.from_pretrained(path, local_files_only=True)
+def prepare() -> None:
+    """Do once, for all forks of this process, what the first load would do: load a tiny model and run it.
+
+    transformers compiles a thousand patterns and torch registers its meta kernels on first use, 0.1 s together.
+    """
+    config = BertConfig(vocab_size=8, hidden_size=32, num_hidden_layers=1, num_attention_heads=1, intermediate_size=32)
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+        # not save_pretrained: its progress bar starts a thread, and this process is about to be forked
+        config.save_pretrained(folder)
+        save_file(BertModel(config).state_dict(), Path(folder) / _WHOLE)
+        model = load_pretrained(folder, BertModel)
+        model(input_ids=torch.ones(1, 4, dtype=torch.long), attention_mask=torch.ones(1, 4, dtype=torch.long))
 
 
 def _load_mapped(folder: Path, auto_class: Any, device: str, dtype: torch.dtype | None) -> Any:
@@ -96,7 +107,8 @@ def _model_class(auto_class: Any, config: Any) -> Any:
 def _map_weights(folder: Path, device: str) -> dict[str, torch.Tensor]:
     """Return every tensor of the checkpoint, mapped rather than read when the device is the CPU."""
     if (folder / _WHOLE).is_file():
-        return load_file(folder / _WHOLE, device)
+        whole: dict[str, torch.Tensor] = load_file(folder / _WHOLE, device)
+        return whole
     if not (folder / _INDEX).is_file():
         raise _CannotMatch("it has no safetensors files")
     weight_map: dict[str, str] = json.loads((folder / _INDEX).read_bytes())["weight_map"]
@@ -107,7 +119,7 @@ def _map_weights(folder: Path, device: str) -> dict[str, torch.Tensor]:
 
 
 def _set_dtype(config: Any, dtype: torch.dtype | None, weights: dict[str, torch.Tensor]) -> torch.dtype:
-    """Settle the dtype as from_pretrained's "auto" does: asked for, else the config's, else the first float weight's."""
+    """Settle the dtype as from_pretrained's "auto" does: asked for, the config's, or the first float weight's."""
     if dtype is None:
         dtype = getattr(config, "dtype", None)
     if dtype is None:
@@ -121,7 +133,7 @@ def _set_dtype(config: Any, dtype: torch.dtype | None, weights: dict[str, torch.
 
 def _build_on_meta(cls: Any, config: Any, dtype: torch.dtype) -> Any:
     with ExitStack() as stack:
-        for context in cls.get_init_context(dtype, False, False, None):
+        for context in (*cls.get_init_context(dtype, False, False, None), no_init_weights()):
             stack.enter_context(context)
         return cls(copy.deepcopy(config))
 

@@ -107,17 +107,22 @@ class BatchRunner:
             return
         for call in calls:
             call.batch_size = len(calls)
-        try:
-            outputs = self._invoker.outputs([call.value for call in calls], self._run_async)
-        except BadOutput as error:
+        outputs = self._try_together(calls)
+        if isinstance(outputs, BadOutput):
             for call in calls:
-                fail(self._mailbox, call, error)
-        except BaseException as error:  # noqa: BLE001 (a handler may raise anything, SystemExit included)
-            self._isolate(calls, error)
+                fail(self._mailbox, call, outputs)
+        elif isinstance(outputs, BaseException):
+            self._isolate(calls, outputs)
         else:
             for call, output in zip(calls, outputs, strict=True):
                 self._tell(call, output)
         self._last = batching.LastBatch(len(calls), time.monotonic())
+
+    def _try_together(self, calls: list[Call]) -> list[Any] | BaseException:
+        try:
+            return self._invoker.outputs([call.value for call in calls], self._run_async)
+        except BaseException as error:  # noqa: BLE001 (a handler may raise anything, SystemExit included)
+            return error
 
     def _isolate(self, calls: list[Call], error: BaseException) -> None:
         """Find out whose fault it was: run each member alone, unless it already was or the device is gone."""

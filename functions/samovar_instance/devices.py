@@ -18,17 +18,16 @@ def _torch() -> Any:
 
 
 def warm_cpu() -> None:
-    """Run a tiny forward on one thread, so that what a first one sets up is there before the first fork."""
+    """Load and run a tiny model on one thread, so that what a first time sets up is there before the first fork."""
     torch = _torch()
     if torch is None:
         return
     torch.set_num_threads(1)
-    functional = torch.nn.functional
-    with torch.inference_mode():
-        x = functional.embedding(torch.arange(8).unsqueeze(0), torch.ones(8, 64))
-        heads = functional.linear(x, torch.ones(64, 64), torch.ones(64)).view(1, 8, 2, 32).transpose(1, 2)
-        x = functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).reshape(1, 8, 64)
-        functional.normalize(functional.layer_norm(functional.gelu(x), (64,)).softmax(-1).sum(1), dim=-1).tolist()
+    x = torch.ones(4, 4)
+    torch.nn.functional.normalize(x @ x + x, dim=1).tolist()
+    loading = sys.modules.get("samovar.torch")
+    if loading is not None:
+        loading.prepare()
 
 
 def set_num_threads(num_threads: int) -> None:

@@ -76,8 +76,6 @@ def _specialise(
         _report_boot_error(control, peer, manifest.ref, error)
     why_not = "async handlers keep an event loop" if loaded.loop is not None else ""
     why_not = why_not or introspect.why_not_templatable(fds_before, num_threads - 1)
-    if why_not:
-        logger.info("%s cannot be a template: %s", manifest.ref, why_not)
     ready = wire.Ready(
         ref=manifest.ref,
         boot_ms=loaded.boot_ms,

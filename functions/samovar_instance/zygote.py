@@ -29,7 +29,8 @@ _MODULES = ["asyncio", "uvloop", "numpy", "safetensors", "tokenizers", "torch", 
 def main(argv: list[str] | None = None) -> int:
     """Serve until SIGTERM or Drain; in a forked child, run the instance and end the process."""
     arguments = _parse(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("samovar").setLevel(logging.INFO)  # and not of every library: it is the user's log, too
     sandbox = confine.at_zygote()
     listener = _listen(arguments.socket)
     _warm([name for name in arguments.preload.split(",") if name])
@@ -71,6 +72,7 @@ def _warm(modules: list[str]) -> None:
     for name, why in preloaded.failed.items():
         logger.info("not preloaded: %s (%s)", name, why)
     devices.warm_cpu()
+    preload([])  # freeze what the warming made, too
 
 
 if __name__ == "__main__":
