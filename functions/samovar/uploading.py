@@ -20,6 +20,7 @@ from samovar.errors import StoreUnavailable
 
 NUM_STREAMS = 4
 MAX_ATTEMPTS = 5
+FIRST_PAUSE_S = 0.25
 # the gateway hashes the stored bytes before it answers: about a second per gigabyte
 COMPLETE_TIMEOUT_S = 1800.0
 _PART_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
@@ -158,7 +159,7 @@ class _Sender:
             failure = self._attempt(store, upload, part)
             if failure is None:
                 return
-            if self.stop.wait(0.25 * 2**attempt):
+            if self.stop.wait(FIRST_PAUSE_S * 2**attempt):
                 raise _Stopped
         raise StoreUnavailable(
             f"{upload.source.label}, part {part.number}: {failure}. Deploy again to go on where this ended"
