@@ -53,7 +53,10 @@ def bars(phases_ms: Mapping[str, float]) -> list[str]:
     if not phases_ms:
         return []
     longest, width = max(phases_ms.values()), max(map(len, phases_ms))
-    return [f"{name:<{width}}  {ms:>9.2f} ms  {_bar(ms / longest if longest else 0)}" for name, ms in phases_ms.items()]
+    return [
+        f"{name:<{width}}  {ms:>9.2f} ms  {_bar(ms / longest if longest else 0)}".rstrip()
+        for name, ms in phases_ms.items()
+    ]
 
 
 def _bar(share: float) -> str:

@@ -14,6 +14,8 @@ from samovar.client import Client
 from samovar.uploading import BlobPlan, DonePart, Part, Source, upload_all
 from support.http_peer import Asked, Peer, Reply, http_peer
 
+pytestmark = pytest.mark.process
+
 PART_BYTES = 1000
 
 

@@ -14,6 +14,8 @@ from samovar.client import deadline
 from samovar.connection import find_connection
 from support.http_peer import Asked, Reply, http_peer
 
+pytestmark = pytest.mark.process
+
 ANSWER = Reply(
     body=b'{"sum": 3.0}',
     headers={

@@ -9,6 +9,8 @@ import pytest
 from samovar.deploying import inspect
 from samovar.errors import DeployRefused
 
+pytestmark = pytest.mark.process
+
 HEAD = "import samovar as sv\n"  # line 1
 
 REFUSED: list[tuple[str, str, int, str]] = [

@@ -1,0 +1,81 @@
+"""Numbers, times and JSON as the command line writes them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from samovar.cli.text import bars, duration, parse_duration_s, pretty_json, sample, size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("1.5s", 1.5), ("30m", 1800), ("1h30m", 5400), (" 2D ", 172800), ("0", 0)]
+)
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "5x", "1h 30m", "-5", "30m!", "1e3"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration_s(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0.0s"), (0.44, "0.4s"), (59.4, "59s"), (59.6, "1m00s"), (200, "3m20s"), (18120, "5h02m"), (273600, "3d4h")],
+)
+def test_durations_are_written(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (90 * 2**20, "90.0 MiB"), (2**41, "2.0 TiB")]
+)
+def test_sizes(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+def test_bars_are_as_long_as_their_share() -> None:
+    lines = bars({"queue": 0.0, "load": 50.0, "run": 25.0})
+    assert [line.count("█") for line in lines] == [0, 40, 20]
+    assert lines[1].startswith("load ")
+    assert bars({}) == []
+    assert bars({"run": 0.0})[0].endswith("ms")
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=15,
+)
+
+
+@given(_json)
+def test_pretty_json_is_the_same_json(value: Any) -> None:
+    assert json.loads(pretty_json(value)) == value
+
+
+def test_numbers_stay_on_one_line() -> None:
+    assert (
+        pretty_json({"a": [1, 2, 3], "b": [{"c": 1}]})
+        == '{\n  "a": [1, 2, 3],\n  "b": [\n    {\n      "c": 1\n    }\n  ]\n}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "object", "properties": {"text": {"type": "string"}, "n": {"type": "integer", "default": 3}}, "required": ["text"]}, {"text": "text"}),
+        ({"type": "object", "properties": {"x": {"type": "array", "items": {"type": "number"}}}, "required": ["x"]}, {"x": [1.0]}),
+        ({"enum": ["a", "b"]}, "a"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 1),
+        ({}, {}),
+    ],
+)  # fmt: skip
+def test_a_sample_shows_what_a_call_looks_like(schema: dict[str, Any], value: Any) -> None:
+    assert sample(schema) == value
