@@ -67,15 +67,19 @@ def test_numbers_stay_on_one_line() -> None:
     )
 
 
+TEXT = {"text": {"type": "string"}, "n": {"type": "integer", "default": 3}}
+NUMBERS = {"x": {"type": "array", "items": {"type": "number"}}}
+
+
 @pytest.mark.parametrize(
     ("schema", "value"),
     [
-        ({"type": "object", "properties": {"text": {"type": "string"}, "n": {"type": "integer", "default": 3}}, "required": ["text"]}, {"text": "text"}),
-        ({"type": "object", "properties": {"x": {"type": "array", "items": {"type": "number"}}}, "required": ["x"]}, {"x": [1.0]}),
+        ({"type": "object", "properties": TEXT, "required": ["text"]}, {"text": "text"}),
+        ({"type": "object", "properties": NUMBERS, "required": ["x"]}, {"x": [1.0]}),
         ({"enum": ["a", "b"]}, "a"),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 1),
         ({}, {}),
     ],
-)  # fmt: skip
+)
 def test_a_sample_shows_what_a_call_looks_like(schema: dict[str, Any], value: Any) -> None:
     assert sample(schema) == value
