@@ -1,0 +1,170 @@
+"""Routes under `/v1/functions`: look, deploy, scale, warm, remove."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from litestar import Controller, Response, delete, get, post
+
+from samovar.errors import InvalidInput
+from samovar.spec import Manifest, Route, Scaling, Struct, version_ref
+from samovar_gateway.admin.openapi import document
+from samovar_gateway.admin.requests import AnyRequest, authenticate, authorise, may_see, read_body, require_sight
+from samovar_gateway.admin.services import Services
+from samovar_storage import live
+from samovar_storage.records import BootFailure, Decision, FunctionRecord, VersionStatus, WarmRequest
+
+MAX_WARM_S = 7 * 24 * 3600.0
+NUM_DECISIONS = 20
+
+
+class FunctionSummary(Struct, frozen=True, kw_only=True):
+    """One line of the list. states: instances by state, over the routed versions."""
+
+    name: str
+    route: Route
+    latest: int
+    states: dict[str, int]
+
+
+class FunctionView(Struct, frozen=True, kw_only=True):
+    """All there is to say of a function. status, boot_failures: by `name@version`; decisions: newest first."""
+
+    name: str
+    route: Route
+    manifests: dict[str, Manifest]
+    status: dict[str, VersionStatus]
+    decisions: list[Decision]
+    boot_failures: dict[str, BootFailure]
+    url: str
+
+
+class Created(Struct, frozen=True, kw_only=True):
+    """A version that is live. url: where it is invoked."""
+
+    name: str
+    version: int
+    url: str
+
+
+class Scaled(Struct, frozen=True, kw_only=True):
+    name: str
+    scaling: Scaling
+
+
+class WarmBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """instances: how many to keep ready, >= 0 (0 withdraws); for_s: how long, 0 < for_s <= 7 days."""
+
+    instances: int = 1
+    for_s: float = 1800.0
+
+
+class Functions(Controller):
+    """Functions and their versions."""
+
+    path = "/v1/functions"
+
+    @get()
+    async def list_functions(self, request: AnyRequest, services: Services) -> list[FunctionSummary]:
+        """Return every function the key covers, by name."""
+        principal = authenticate(request)
+        records = await services.stores.run(services.state.registry.records)
+        seen = [records[name] for name in sorted(records) if may_see(principal, name)]
+        counts = await _states_by_ref(services)
+        return [_summary(record, counts) for record in seen]
+
+    @get("/{name:str}")
+    async def get_function(self, request: AnyRequest, services: Services, name: str) -> FunctionView:
+        """Return the record of a function, the status of its versions, the last decisions and boot failures."""
+        require_sight(authenticate(request), name)
+        record = await services.record(name)
+        redis = services.state.redis
+        refs = [version_ref(name, int(version)) for version in record.route.shares]
+        failures = {ref: failure for ref in refs if (failure := await live.boot_failure(redis, ref)) is not None}
+        return FunctionView(
+            name=name,
+            route=record.route,
+            manifests=record.manifests,
+            status=await live.statuses(redis, refs),
+            decisions=await live.decisions(redis, name, NUM_DECISIONS),
+            boot_failures=failures,
+            url=_invoke_url(request, name),
+        )
+
+    @delete("/{name:str}", status_code=204)
+    async def delete_function(self, request: AnyRequest, services: Services, name: str) -> None:
+        """Remove the function's route and versions; its instances drain, its blobs stay until collected."""
+        authorise(request, "deploy", name)
+        await services.delete(name)
+
+    @get("/{name:str}/openapi.json")
+    async def openapi(self, request: AnyRequest, services: Services, name: str) -> dict[str, Any]:
+        """Return the OpenAPI 3.1 document of the version with most of the traffic."""
+        require_sight(authenticate(request), name)
+        record = await services.record(name)
+        return document(record.manifests[_main_version(record.route)], str(request.base_url).rstrip("/"))
+
+    @post("/{name:str}/versions", status_code=201)
+    async def create_version(self, request: AnyRequest, services: Services, name: str) -> Response[Created]:
+        """Make an immutable version of the manifest (sent with version 0) and give it all the traffic."""
+        authorise(request, "deploy", name)
+        manifest = await services.publish(name, await read_body(request, Manifest))
+        made = Created(name=name, version=manifest.version, url=_invoke_url(request, name))
+        return Response(made, status_code=201, headers={"location": f"/v1/functions/{name}"})
+
+    @post("/{name:str}/scale", status_code=200)
+    async def scale(self, request: AnyRequest, services: Services, name: str) -> Scaled:
+        """Override some fields of the function's scaling; those left out stay as they are."""
+        authorise(request, "deploy", name)
+        changes = await read_body(request, dict[str, Any])
+        if not changes:
+            raise InvalidInput("say what to change", path="$")
+        route = await services.rescale(name, changes)
+        assert route.scaling is not None
+        return Scaled(name=name, scaling=route.scaling)
+
+    @post("/{name:str}/warm", status_code=200)
+    async def warm(self, request: AnyRequest, services: Services, name: str) -> WarmRequest:
+        """Keep so many instances ready for a while, whatever the demand; 0 instances withdraw an earlier request."""
+        authorise(request, "deploy", name)
+        body = await read_body(request, WarmBody)
+        record = await services.record(name)
+        wanted = _warm_request(record, body, time.time())
+        await live.put_warm(services.state.redis, wanted, time.time())
+        return wanted
+
+
+def _warm_request(record: FunctionRecord, body: WarmBody, now_s: float) -> WarmRequest:
+    version = _main_version(record.route)
+    limit = (record.route.scaling or record.manifests[version].scaling).max_instances
+    if not 0 <= body.instances <= limit:
+        raise InvalidInput(f"instances must be 0 to max_instances, which is {limit}", path="$.instances")
+    if not 0 < body.for_s <= MAX_WARM_S:
+        raise InvalidInput(f"for_s must be above 0 and at most {MAX_WARM_S:.0f}", path="$.for_s")
+    ref = version_ref(record.name, int(version))
+    return WarmRequest(ref=ref, instances=body.instances, until_s=now_s + body.for_s if body.instances else now_s)
+
+
+def _main_version(route: Route) -> str:
+    """Return the version with the largest share, the newest of equals."""
+    return max(route.shares, key=lambda version: (route.shares[version], int(version)))
+
+
+def _summary(record: FunctionRecord, counts: dict[str, Counter[str]]) -> FunctionSummary:
+    states: Counter[str] = Counter()
+    for version in record.route.shares:
+        states += counts.get(version_ref(record.name, int(version)), Counter())
+    return FunctionSummary(name=record.name, route=record.route, latest=record.route.latest, states=dict(states))
+
+
+async def _states_by_ref(services: Services) -> dict[str, Counter[str]]:
+    counts: dict[str, Counter[str]] = {}
+    for instance in (await live.instances(services.state.redis)).values():
+        counts.setdefault(instance.ref, Counter())[instance.state] += 1
+    return counts
+
+
+def _invoke_url(request: AnyRequest, name: str) -> str:
+    return f"{str(request.base_url).rstrip('/')}/v1/functions/{name}/invoke"
