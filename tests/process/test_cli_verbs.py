@@ -145,7 +145,10 @@ def test_a_stream_is_printed_line_by_line_and_its_error_ends_it(run: Run) -> Non
 FUNCTION = {
     "name": "add",
     "route": {"name": "add", "shares": {"1": 10, "2": 90}, "latest": 2},
-    "status": {"2": {"ready": 1, "desired": 3}},
+    "states": {"ready": 1},
+}
+DETAIL = {
+    "status": {"add@2": {"ready": 1, "desired": 3}},
     "decisions": [{"at_s": 0, "action": "start", "rule": "panic", "desired": 3, "ready": 1, "ref": "add@2"}],
 }
 INSTANCE = {
@@ -158,6 +161,7 @@ KEY = {"key_id": "k1", "name": "ci", "scopes": ["deploy"], "functions": []}
 def gateway(asked: Asked) -> Reply:
     answers: dict[str, Any] = {
         "GET /v1/functions": [FUNCTION],
+        "GET /v1/functions/add": FUNCTION | DETAIL,
         "GET /v1/instances": [INSTANCE, {"instance_id": "i-2", "state": "blank", "started_at_s": 1.0}],
         "GET /v1/keys": [KEY],
         "POST /v1/keys": KEY | {"key": "sv_k1_secret"},

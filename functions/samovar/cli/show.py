@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from samovar.cli.manage import function_path
 from samovar.cli.session import Session, verb
 from samovar.cli.text import duration, size
+from samovar.errors import NotFound
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+# beyond this, the list alone: one request per function would take long
+MAX_DETAILED = 100
+_NUM_STREAMS = 8
 _STATE_COLOURS = {"ready": "green", "draining": "yellow", "blank": "dim"}
 
 
@@ -21,7 +28,11 @@ _STATE_COLOURS = {"ready": "green", "draining": "yellow", "blank": "dim"}
 def ls(session: Session) -> None:
     """List functions: latest version, instances, route and the last decision about them."""
     found = session.get("/v1/functions")
-    session.emit(found, lambda: _functions_table(found))
+    if len(found) <= MAX_DETAILED:
+        with ThreadPoolExecutor(_NUM_STREAMS) as pool:
+            found = list(pool.map(partial(_detailed, session), found))
+    now_s = time.time()
+    session.emit(found, lambda: _functions_table(found, now_s))
 
 
 @click.command()
@@ -36,13 +47,22 @@ def ps(session: Session, name: str | None) -> None:
     session.emit(found, lambda: _instances_table(found, now_s))
 
 
+def _detailed(session: Session, function: dict[str, Any]) -> dict[str, Any]:
+    """Return the list's entry with the status of its versions and the last decisions; as it was if it has gone."""
+    try:
+        detail = session.get(function_path(function["name"]))
+    except NotFound:
+        return function
+    return function | {"status": detail["status"], "decisions": detail["decisions"]}
+
+
 def _table(*columns: str) -> Table:
     from rich.table import Table
 
     return Table(*columns, box=None, pad_edge=False, header_style="bold")
 
 
-def _functions_table(found: list[dict[str, Any]]) -> Table | str:
+def _functions_table(found: list[dict[str, Any]], now_s: float) -> Table | str:
     if not found:
         return "no functions yet: samovar init my-fn && samovar deploy my-fn/app.py"
     table = _table("function", "latest", "ready/desired", "route", "last decision")
@@ -50,16 +70,16 @@ def _functions_table(found: list[dict[str, Any]]) -> Table | str:
         route = function["route"]
         shares = ", ".join(f"{version}: {percent} %" for version, percent in route["shares"].items())
         table.add_row(
-            function["name"], str(route["latest"]), _ready_of(function), shares, _decision_text(function, time.time())
+            function["name"], str(route["latest"]), _ready_of(function), shares, _decision_text(function, now_s)
         )
     return table
 
 
 def _ready_of(function: dict[str, Any]) -> str:
-    states = function.get("status") or []
-    statuses = list(states.values()) if isinstance(states, dict) else states
-    ready, desired = (sum(int(status.get(key, 0)) for status in statuses) for key in ("ready", "desired"))
-    return f"{ready}/{desired}"
+    statuses = (function.get("status") or {}).values()
+    if not statuses:
+        return f"{function.get('states', {}).get('ready', 0)}/-"
+    return f"{sum(status['ready'] for status in statuses)}/{sum(status['desired'] for status in statuses)}"
 
 
 def _decision_text(function: dict[str, Any], now_s: float) -> str:
