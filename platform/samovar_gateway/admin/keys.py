@@ -8,7 +8,7 @@ from litestar import Controller, delete, get, post
 from samovar.errors import Conflict
 from samovar.spec import Struct
 from samovar_gateway.admin.requests import AnyRequest, authorise, read_body
-from samovar_gateway.admin.services import Services
+from samovar_gateway.admin.services import Services, services_of
 from samovar_storage.records import ApiKeyRecord
 
 
@@ -37,14 +37,16 @@ class Keys(Controller):
     path = "/v1/keys"
 
     @get()
-    async def list_keys(self, request: AnyRequest, services: Services) -> list[KeyView]:
+    async def list_keys(self, request: AnyRequest) -> list[KeyView]:
         """Return every key, oldest first."""
+        services = services_of(request)
         authorise(request, "admin")
         return [_view(record) for record in await services.stores.run(services.state.registry.keys.list)]
 
     @post(status_code=201)
-    async def create_key(self, request: AnyRequest, services: Services) -> KeyView:
+    async def create_key(self, request: AnyRequest) -> KeyView:
         """Make a key and return it, this once."""
+        services = services_of(request)
         authorise(request, "admin")
         body = await read_body(request, KeyBody)
         record, key = await services.stores.run(
@@ -53,8 +55,9 @@ class Keys(Controller):
         return _view(record, key)
 
     @delete("/{key_id:str}", status_code=204)
-    async def revoke_key(self, request: AnyRequest, services: Services, key_id: str) -> None:
+    async def revoke_key(self, request: AnyRequest, key_id: str) -> None:
         """Revoke a key: gateways refuse it from the moment they hear of it. 409 for the last admin key."""
+        services = services_of(request)
         authorise(request, "admin")
         await services.stores.run(_revoke, services, key_id)
 

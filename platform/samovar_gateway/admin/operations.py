@@ -13,7 +13,7 @@ from litestar.response import Stream
 from samovar.errors import InvalidInput, Unavailable
 from samovar.spec import parse_ref
 from samovar_gateway.admin.requests import AnyRequest, authenticate, authorise, may_see
-from samovar_gateway.admin.services import Services
+from samovar_gateway.admin.services import Services, services_of
 from samovar_storage import live
 from samovar_storage.records import InstanceRecord, LogLine, NodeStatus
 
@@ -25,8 +25,9 @@ FOLLOW_WAIT_S = 2.0
 
 
 @get("/v1/instances")
-async def list_instances(request: AnyRequest, services: Services) -> list[InstanceRecord]:
+async def list_instances(request: AnyRequest) -> list[InstanceRecord]:
     """Return every instance the key covers, oldest first, without the tokens; blanks belong to nobody."""
+    services = services_of(request)
     principal = authenticate(request)
     records = (await live.instances(services.state.redis)).values()
     seen = [record for record in records if may_see(principal, parse_ref(record.ref)[0] if record.ref else "")]
@@ -35,8 +36,9 @@ async def list_instances(request: AnyRequest, services: Services) -> list[Instan
 
 
 @get("/v1/nodes")
-async def list_nodes(request: AnyRequest, services: Services) -> list[NodeStatus]:
+async def list_nodes(request: AnyRequest) -> list[NodeStatus]:
     """Return every node heard of within 10 s."""
+    services = services_of(request)
     authenticate(request)
     return await live.nodes(services.state.redis)
 
@@ -44,12 +46,12 @@ async def list_nodes(request: AnyRequest, services: Services) -> list[NodeStatus
 @get("/v1/functions/{name:str}/logs", media_type=NDJSON)
 async def read_logs(
     request: AnyRequest,
-    services: Services,
     name: str,
     lines: Annotated[str, Parameter(query="lines")] = "100",
     follow: Annotated[str, Parameter(query="follow")] = "0",
 ) -> Stream:
     """Return what the function's instances printed, a JSON object a line; follow=1 goes on until the client leaves."""
+    services = services_of(request)
     authorise(request, "deploy", name)
     await services.record(name)
     num_lines = _number_of_lines(lines)

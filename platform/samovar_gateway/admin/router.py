@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from litestar.di import Provide
 from litestar.types import ControllerRouterHandler
 
 from samovar_gateway.admin.functions import Functions
@@ -16,23 +13,20 @@ from samovar_gateway.state import GatewayState
 
 
 class Admin:
-    """What the application adds: `handlers` to its routes, `dependencies` to its own, `close` to its shutdown."""
+    """What the application adds: `handlers` to its routes, `services` as its state's `admin`, `close` to its shutdown."""
+
+    handlers: tuple[ControllerRouterHandler, ...] = (
+        Functions,
+        Uploads,
+        Keys,
+        list_instances,
+        list_nodes,
+        read_logs,
+    )
 
     def __init__(self, state: GatewayState) -> None:
-        self._services = Services(state)
-        self.handlers: list[ControllerRouterHandler] = [
-            Functions,
-            Uploads,
-            Keys,
-            list_instances,
-            list_nodes,
-            read_logs,
-        ]
-        self.dependencies: dict[str, Any] = {"services": Provide(self._provide, sync_to_thread=False)}
+        self.services = Services(state)
 
     def close(self) -> None:
         """Let go of threads and connections."""
-        self._services.close()
-
-    def _provide(self) -> Services:
-        return self._services
+        self.services.close()

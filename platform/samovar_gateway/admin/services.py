@@ -15,7 +15,7 @@ from samovar.errors import FunctionNotFound, InvalidInput
 from samovar.spec import Manifest, Route, Scaling
 from samovar_dispatch.functions import near_names
 from samovar_gateway.admin.manifests import blobs_of, check_manifest
-from samovar_gateway.admin.requests import invalid
+from samovar_gateway.admin.requests import AnyRequest, invalid
 from samovar_gateway.admin.workers import Workers
 from samovar_gateway.state import GatewayState
 from samovar_storage.blobs import Blobs
@@ -113,6 +113,12 @@ class Services:
         deadline_s = time.monotonic() + LIVE_TIMEOUT_S
         while not done() and time.monotonic() < deadline_s:  # noqa: ASYNC110 - the mirrored table tells nobody
             await asyncio.sleep(_POLL_S)
+
+
+def services_of(request: AnyRequest) -> Services:
+    """Return the admin services of the gateway that serves this request."""
+    services: Services = request.app.state.admin
+    return services
 
 
 def merge_scaling(base: Scaling, changes: dict[str, object]) -> Scaling:

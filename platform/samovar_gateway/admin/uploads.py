@@ -8,7 +8,7 @@ from litestar import Controller, post
 from samovar.spec import BlobRef, Struct
 from samovar_gateway.admin.manifests import check_sha256
 from samovar_gateway.admin.requests import AnyRequest, authorise, read_body
-from samovar_gateway.admin.services import Services
+from samovar_gateway.admin.services import services_of
 from samovar_storage.blobs import Blobs, UploadPlan
 
 
@@ -47,8 +47,9 @@ class Uploads(Controller):
     path = "/v1/uploads"
 
     @post(status_code=200)
-    async def plan(self, request: AnyRequest, services: Services) -> Plans:
+    async def plan(self, request: AnyRequest) -> Plans:
         """Return for each blob whether it is there, else presigned URLs for the parts that are missing."""
+        services = services_of(request)
         authorise(request, "deploy")
         body = await read_body(request, PlanBody)
         if body.dry_run:
@@ -56,8 +57,9 @@ class Uploads(Controller):
         return Plans(blobs=await services.stores.run(services.blobs.plan, body.blobs))
 
     @post("/{sha256:str}/complete", status_code=200)
-    async def complete(self, request: AnyRequest, services: Services, sha256: str) -> Completed:
+    async def complete(self, request: AnyRequest, sha256: str) -> Completed:
         """Join the parts and hash the stored bytes: 422, and they are deleted, if they are not what was promised."""
+        services = services_of(request)
         authorise(request, "deploy")
         check_sha256(sha256)
         body = await read_body(request, CompleteBody)
