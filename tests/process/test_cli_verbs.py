@@ -153,7 +153,7 @@ DETAIL = {
 }
 INSTANCE = {
     "instance_id": "i-1", "state": "ready", "ref": "add@2", "pid": 42, "memory_bytes": 20 * 2**20, "device": "cpu",
-    "started_at_s": 1.0, "idle_s": 5.0, "from_template": True, "boot_ms": {"load": 12.0, "import": 3.0},
+    "started_at_s": 1.0, "from_template": True, "boot_ms": {"load": 12.0, "import": 3.0},
 }  # fmt: skip
 KEY = {"key_id": "k1", "name": "ci", "scopes": ["deploy"], "functions": []}
 
@@ -173,7 +173,7 @@ def gateway(asked: Asked) -> Reply:
     ("arguments", "words"),
     [
         (("ls",), ["add", "2", "1/3", "1: 10 %, 2: 90 %", "start (panic)"]),
-        (("ps",), ["i-1", "add@2", "42", "20.0 MiB", "5.0s", "15 ms from template", "i-2", "blank"]),
+        (("ps",), ["i-1", "add@2", "42", "20.0 MiB", "15 ms from template", "i-2", "blank"]),
         (("ps", "add"), ["i-1"]),
         (("keys", "ls"), ["k1", "ci", "deploy", "all"]),
         (("keys", "create", "ci", "--scope", "deploy"), ["sv_k1_secret"]),

@@ -93,7 +93,7 @@ def _decision_text(function: dict[str, Any], now_s: float) -> str:
 def _instances_table(found: list[dict[str, Any]], now_s: float) -> Table | str:
     if not found:
         return "no instances"
-    table = _table("instance", "function", "state", "pid", "memory", "age", "idle", "device", "boot")
+    table = _table("instance", "function", "state", "pid", "memory", "age", "device", "boot")
     for instance in sorted(found, key=lambda entry: (entry.get("ref", ""), entry.get("started_at_s", 0))):
         state = str(instance["state"])
         colour = _STATE_COLOURS.get(state, "")
@@ -104,16 +104,10 @@ def _instances_table(found: list[dict[str, Any]], now_s: float) -> Table | str:
             str(instance.get("pid", "")),
             size(instance["memory_bytes"]) if instance.get("memory_bytes") else "",
             duration(now_s - float(instance.get("started_at_s") or now_s)),
-            _idle_text(instance),
             str(instance.get("device", "")) + (" (simulated)" if instance.get("simulated") else ""),
             _boot_text(instance),
         )
     return table
-
-
-def _idle_text(instance: dict[str, Any]) -> str:
-    idle_s = instance.get("idle_s")
-    return "" if idle_s is None else duration(float(idle_s)) if idle_s else "busy"
 
 
 def _boot_text(instance: dict[str, Any]) -> str:
