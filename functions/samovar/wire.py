@@ -109,7 +109,8 @@ class Fork(Message, array_like=True, tag=7, gc=False):
     """Fork a child that serves the listening socket, sent with this frame as SCM_RIGHTS: [listen_fd, log_fd].
 
     From the zygote the child is a blank; from a template it is a ready instance. token: what its callers must present.
-    memory_bytes: RLIMIT_DATA of the child, 0 = unlimited.
+    memory_bytes: what the child may allocate of its own once it is specialised (RLIMIT_DATA, on top of what it
+    inherits and of mapped weights); 0 leaves it to the manifest's memory_gib.
     """
 
     instance_id: str

@@ -15,10 +15,12 @@ import logging
 import os
 import resource
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 logger = logging.getLogger("samovar.instance")
 
 MAX_OPEN_FILES = 4096
+RUNTIME_BYTES = 32 * 1024 * 1024  # stacks and buffers of our own threads
 # Everything else is dropped: a credential in a variable nobody thought of must not reach user code.
 _KEPT_VARIABLES = frozenset(
     {"PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONHASHSEED"}
@@ -34,24 +36,28 @@ def at_zygote() -> list[str]:
     return _apply({"environment": _clean_environment})
 
 
-def at_fork(kept_fds: Collection[int] | None, memory_bytes: int) -> list[str]:
+def at_fork(kept_fds: Collection[int] | None) -> list[str]:
     """Confine a process that was just forked; return the names of the layers that are on.
 
-    Args:
-        kept_fds: descriptors beyond 0-2 that stay open; None leaves all open (a template's children share its files).
-        memory_bytes: what the process may allocate of its own from now on, 0 = unlimited.
+    kept_fds: descriptors beyond 0-2 that stay open; None leaves all open (a template's children share its files).
     """
     layers: dict[str, Callable[[], None]] = {"no_new_privs": _no_new_privileges, "rlimits": _limit_files}
     if kept_fds is not None:
         layers["descriptors"] = lambda: _close_all_but(kept_fds)
-    if memory_bytes:
-        layers["memory"] = lambda: _limit_memory(memory_bytes)
     return _apply(layers)
 
 
-def at_specialise(scratch_dir: str) -> list[str]:
-    """Confine the process to its version's own folders, before any user code; return the layers that are on."""
-    return _apply({"scratch": lambda: _use_scratch(scratch_dir)} if scratch_dir else {})
+def at_specialise(scratch_dir: str, weights_dir: str, memory_bytes: int) -> list[str]:
+    """Confine the process to its version's own folders and memory, before any user code; return the layers on.
+
+    memory_bytes: what it may allocate of its own from now on, mapped weights not counted; 0 = unlimited.
+    """
+    layers: dict[str, Callable[[], None]] = {}
+    if scratch_dir:
+        layers["scratch"] = lambda: _use_scratch(scratch_dir)
+    if memory_bytes:
+        layers["memory"] = lambda: _limit_memory(memory_bytes, _size_bytes(weights_dir))
+    return _apply(layers)
 
 
 def _apply(layers: dict[str, Callable[[], None]]) -> list[str]:
@@ -86,11 +92,15 @@ def _limit_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
 
-def _limit_memory(memory_bytes: int) -> None:
-    # RLIMIT_DATA and not RLIMIT_AS: CUDA reserves 64 GiB of addresses, and read-only weight maps are not the user's.
-    # It counts the private pages inherited from the parent too, which cost nothing until written: they come on top.
-    limit = inherited_data_bytes() + memory_bytes
+def _limit_memory(memory_bytes: int, weights_bytes: int) -> None:
+    # RLIMIT_DATA and not RLIMIT_AS: CUDA reserves 64 GiB of addresses. It counts private pages inherited from the
+    # parent and copy-on-write maps of weight files too, which cost nothing until written: they come on top.
+    limit = inherited_data_bytes() + weights_bytes + RUNTIME_BYTES + memory_bytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _size_bytes(folder: str) -> int:
+    return sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file()) if folder else 0
 
 
 def inherited_data_bytes() -> int:

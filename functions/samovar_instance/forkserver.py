@@ -37,6 +37,7 @@ class Child:
     log_fd: int
     device: str
     num_threads: int
+    memory_bytes: int
     sandbox: tuple[str, ...]
 
 
@@ -97,10 +98,17 @@ class ForkServer:
         os.setsid()
         self._control.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        kept = (listen_fd, log_fd) if self._is_zygote else None
-        sandbox = confine.at_fork(kept, fork.memory_bytes if self._is_zygote else 0)
-        listener = socket.socket(fileno=listen_fd)
-        return Child(fork.instance_id, fork.token, listener, log_fd, fork.device, fork.num_threads, tuple(sandbox))
+        kept = (listen_fd, log_fd) if self._is_zygote else None  # a template's children share what it has open
+        return Child(
+            instance_id=fork.instance_id,
+            token=fork.token,
+            listener=socket.socket(fileno=listen_fd),
+            log_fd=log_fd,
+            device=fork.device,
+            num_threads=fork.num_threads,
+            memory_bytes=fork.memory_bytes,
+            sandbox=tuple(confine.at_fork(kept)),
+        )
 
     def _end(self, signum: int, frame: object) -> None:
         self._ending = True

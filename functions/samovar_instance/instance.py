@@ -66,7 +66,8 @@ def _specialise(
     """Load the version and serve it; a failure is told to `peer` and ends the process."""
     manifest = _read_manifest(message)
     is_template = message.role == "template"
-    sandbox = [*child.sandbox, *confine.at_specialise(message.scratch_dir)]
+    memory_bytes = child.memory_bytes or int((manifest.resources.memory_gib or 0) * 1024**3)
+    sandbox = [*child.sandbox, *confine.at_specialise(message.scratch_dir, message.weights_dir, memory_bytes)]
     num_threads = 1 if is_template else message.num_threads
     devices.set_num_threads(num_threads)
     fds_before = introspect.open_fds()
@@ -118,17 +119,17 @@ def _run_template(loaded: Loaded, control: ControlServer, peer: Peer, ready: wir
     if child is None:
         logs.flush()
         os._exit(0)
-    _run_fork(child, loaded, seed)
+    _run_fork(child, loaded, seed, ready.sandbox)
 
 
-def _run_fork(child: Child, loaded: Loaded, seed: int | None) -> NoReturn:
+def _run_fork(child: Child, loaded: Loaded, seed: int | None, sandbox: list[str]) -> NoReturn:
     """Be a ready instance at once."""
     started_s = time.perf_counter()
     _settle(child)
     devices.reseed(seed)
     devices.set_num_threads(child.num_threads)
     boot_ms = {"import": 0.0, "load": 0.0, "warmup": (time.perf_counter() - started_s) * 1000}
-    welcome = _welcome(child, loaded.manifest.ref, State.READY, concurrency(loaded.manifest), boot_ms)
+    welcome = _welcome(child, loaded.manifest.ref, State.READY, concurrency(loaded.manifest), boot_ms, sandbox)
     serving.serve(loaded, serving.Handover(child.listener, child.token, welcome, []))
 
 

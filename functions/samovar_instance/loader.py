@@ -14,6 +14,7 @@ import asyncio
 import gc
 import importlib
 import inspect
+import itertools
 import logging
 import sys
 import time
@@ -72,7 +73,7 @@ def _phase(name: str, boot_ms: dict[str, float], code_dir: str) -> Iterator[None
 
 def load(manifest: Manifest, code_dir: str, layer_dirs: list[str], weights_dir: str, device: str) -> Loaded:
     """Return the version, loaded and warm. Raises BootError, its traceback already in the log."""
-    before = set(sys.modules)
+    num_before = len(sys.modules)
     boot_ms: dict[str, float] = {}
     # the zygote froze its objects already; collecting while modules and weights come in only costs
     gc.disable()
@@ -93,7 +94,7 @@ def load(manifest: Manifest, code_dir: str, layer_dirs: list[str], weights_dir: 
     finally:
         gc.freeze()
         gc.enable()
-    loaded.modules = sorted(_installed_since(before, code_dir))
+    loaded.modules = sorted(_installed_since(num_before, code_dir))
     return loaded
 
 
@@ -168,9 +169,12 @@ def _refuse_coroutine(awaitable: Any) -> Any:
     raise DeployRefused("a plain batch handler returned a coroutine; write it as async def")
 
 
-def _installed_since(before: set[str], code_dir: str) -> Iterator[str]:
-    """Yield the modules imported since that are not the user's own: what the next zygote could have ready."""
-    for name in set(sys.modules) - before:
+def _installed_since(num_before: int, code_dir: str) -> Iterator[str]:
+    """Yield the modules imported since that are not the user's own: what the next zygote could have ready.
+
+    Only the newest entries are looked at: touching the name of every module copies 6 ms worth of shared pages.
+    """
+    for name in list(itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - num_before))):
         file = getattr(sys.modules.get(name), "__file__", None)
         if file and not file.startswith(code_dir) and not name.startswith("samovar"):
             yield name
