@@ -11,7 +11,15 @@ from litestar import Controller, Response, delete, get, post
 from samovar.errors import InvalidInput
 from samovar.spec import Manifest, Route, Scaling, Struct, version_ref
 from samovar_gateway.admin.openapi import document
-from samovar_gateway.admin.requests import AnyRequest, authenticate, authorise, may_see, read_body, require_sight
+from samovar_gateway.admin.requests import (
+    AnyRequest,
+    authenticate,
+    authorise,
+    may_see,
+    path_parameter,
+    read_body,
+    require_sight,
+)
 from samovar_gateway.admin.services import Services, services_of
 from samovar_storage import live
 from samovar_storage.records import BootFailure, Decision, FunctionRecord, VersionStatus, WarmRequest
@@ -77,8 +85,9 @@ class Functions(Controller):
         return [_summary(record, counts) for record in seen]
 
     @get("/{name:str}")
-    async def get_function(self, request: AnyRequest, name: str) -> FunctionView:
+    async def get_function(self, request: AnyRequest) -> FunctionView:
         """Return the record of a function, the status of its versions, the last decisions and boot failures."""
+        name = path_parameter(request, "name")
         services = services_of(request)
         require_sight(authenticate(request), name)
         record = await services.record(name)
@@ -96,23 +105,26 @@ class Functions(Controller):
         )
 
     @delete("/{name:str}", status_code=204)
-    async def delete_function(self, request: AnyRequest, name: str) -> None:
+    async def delete_function(self, request: AnyRequest) -> None:
         """Remove the function's route and versions; its instances drain, its blobs stay until collected."""
+        name = path_parameter(request, "name")
         services = services_of(request)
         authorise(request, "deploy", name)
         await services.delete(name)
 
     @get("/{name:str}/openapi.json")
-    async def openapi(self, request: AnyRequest, name: str) -> dict[str, Any]:
+    async def openapi(self, request: AnyRequest) -> dict[str, Any]:
         """Return the OpenAPI 3.1 document of the version with most of the traffic."""
+        name = path_parameter(request, "name")
         services = services_of(request)
         require_sight(authenticate(request), name)
         record = await services.record(name)
         return document(record.manifests[_main_version(record.route)], str(request.base_url).rstrip("/"))
 
     @post("/{name:str}/versions", status_code=201)
-    async def create_version(self, request: AnyRequest, name: str) -> Response[Created]:
+    async def create_version(self, request: AnyRequest) -> Response[Created]:
         """Make an immutable version of the manifest (sent with version 0) and give it all the traffic."""
+        name = path_parameter(request, "name")
         services = services_of(request)
         authorise(request, "deploy", name)
         manifest = await services.publish(name, await read_body(request, Manifest))
@@ -120,8 +132,9 @@ class Functions(Controller):
         return Response(made, status_code=201, headers={"location": f"/v1/functions/{name}"})
 
     @post("/{name:str}/scale", status_code=200)
-    async def scale(self, request: AnyRequest, name: str) -> Scaled:
+    async def scale(self, request: AnyRequest) -> Scaled:
         """Override some fields of the function's scaling; those left out stay as they are."""
+        name = path_parameter(request, "name")
         services = services_of(request)
         authorise(request, "deploy", name)
         changes = await read_body(request, dict[str, Any])
@@ -132,8 +145,9 @@ class Functions(Controller):
         return Scaled(name=name, scaling=route.scaling)
 
     @post("/{name:str}/warm", status_code=200)
-    async def warm(self, request: AnyRequest, name: str) -> WarmRequest:
+    async def warm(self, request: AnyRequest) -> WarmRequest:
         """Keep so many instances ready for a while, whatever the demand; 0 instances withdraw an earlier request."""
+        name = path_parameter(request, "name")
         services = services_of(request)
         authorise(request, "deploy", name)
         body = await read_body(request, WarmBody)

@@ -7,7 +7,7 @@ from litestar import Controller, delete, get, post
 
 from samovar.errors import Conflict
 from samovar.spec import Struct
-from samovar_gateway.admin.requests import AnyRequest, authorise, read_body
+from samovar_gateway.admin.requests import AnyRequest, authorise, path_parameter, read_body
 from samovar_gateway.admin.services import Services, services_of
 from samovar_storage.records import ApiKeyRecord
 
@@ -55,8 +55,9 @@ class Keys(Controller):
         return _view(record, key)
 
     @delete("/{key_id:str}", status_code=204)
-    async def revoke_key(self, request: AnyRequest, key_id: str) -> None:
+    async def revoke_key(self, request: AnyRequest) -> None:
         """Revoke a key: gateways refuse it from the moment they hear of it. 409 for the last admin key."""
+        key_id = path_parameter(request, "key_id")
         services = services_of(request)
         authorise(request, "admin")
         await services.stores.run(_revoke, services, key_id)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated
 
 import msgspec
 from litestar import get
-from litestar.params import Parameter
 from litestar.response import Stream
 
 from samovar.errors import InvalidInput, Unavailable
 from samovar.spec import parse_ref
-from samovar_gateway.admin.requests import AnyRequest, authenticate, authorise, may_see
+from samovar_gateway.admin.requests import AnyRequest, authenticate, authorise, may_see, path_parameter
 from samovar_gateway.admin.services import Services, services_of
 from samovar_storage import live
 from samovar_storage.records import InstanceRecord, LogLine, NodeStatus
@@ -44,18 +42,14 @@ async def list_nodes(request: AnyRequest) -> list[NodeStatus]:
 
 
 @get("/v1/functions/{name:str}/logs", media_type=NDJSON)
-async def read_logs(
-    request: AnyRequest,
-    name: str,
-    lines: Annotated[str, Parameter(query="lines")] = "100",
-    follow: Annotated[str, Parameter(query="follow")] = "0",
-) -> Stream:
+async def read_logs(request: AnyRequest) -> Stream:
     """Return what the function's instances printed, a JSON object a line; follow=1 goes on until the client leaves."""
+    name = path_parameter(request, "name")
     services = services_of(request)
     authorise(request, "deploy", name)
     await services.record(name)
-    num_lines = _number_of_lines(lines)
-    if follow not in ("1", "true"):
+    num_lines = _number_of_lines(request.query_params.get("lines", "100"))
+    if request.query_params.get("follow", "0") not in ("1", "true"):
         last, _ = await _last(services, name, num_lines)
         return Stream(_encoded(last), media_type=NDJSON)
     if services.num_followers >= MAX_FOLLOWERS:

@@ -23,6 +23,11 @@ def gateway(request: AnyRequest) -> GatewayState:
     return state
 
 
+def path_parameter(request: AnyRequest, name: str) -> str:
+    """Return a part of the path by its name in the route."""
+    return str(request.path_params[name])
+
+
 def authenticate(request: AnyRequest) -> Principal:
     """Return who asks. Raises Unauthenticated; Unavailable while the keys are not known yet."""
     keys = gateway(request).keys

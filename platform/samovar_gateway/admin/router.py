@@ -13,7 +13,7 @@ from samovar_gateway.state import GatewayState
 
 
 class Admin:
-    """What the application adds: `handlers` to its routes, `services` as its state's `admin`, `close` to its shutdown."""
+    """What the application adds: `handlers` to its routes, `services` to its state as `admin`, `close` to its end."""
 
     handlers: tuple[ControllerRouterHandler, ...] = (
         Functions,

@@ -7,7 +7,7 @@ from litestar import Controller, post
 
 from samovar.spec import BlobRef, Struct
 from samovar_gateway.admin.manifests import check_sha256
-from samovar_gateway.admin.requests import AnyRequest, authorise, read_body
+from samovar_gateway.admin.requests import AnyRequest, authorise, path_parameter, read_body
 from samovar_gateway.admin.services import services_of
 from samovar_storage.blobs import Blobs, UploadPlan
 
@@ -57,8 +57,9 @@ class Uploads(Controller):
         return Plans(blobs=await services.stores.run(services.blobs.plan, body.blobs))
 
     @post("/{sha256:str}/complete", status_code=200)
-    async def complete(self, request: AnyRequest, sha256: str) -> Completed:
+    async def complete(self, request: AnyRequest) -> Completed:
         """Join the parts and hash the stored bytes: 422, and they are deleted, if they are not what was promised."""
+        sha256 = path_parameter(request, "sha256")
         services = services_of(request)
         authorise(request, "deploy")
         check_sha256(sha256)
