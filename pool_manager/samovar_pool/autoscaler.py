@@ -1,8 +1,9 @@
 """How many instances a version should have: stable and panic windows over demand, after Knative's KPA.
 
 What differs from KPA, and why: the newest sample counts towards panic, because demand here is exact and pushed, not
-scraped; instances that are starting count at full capacity, so a slow boot is not answered with more of them; shrinking
-waits for a full quiet window; growth per second is capped; a missing sample repeats the last one and never shrinks.
+scraped; short of panic, growth follows the 6 s mean and only shrinking the 60 s one; instances that are starting count
+at full capacity, so a slow boot is not answered with more of them; shrinking waits for a full quiet window; growth per
+second is capped; a missing sample repeats the last one and never shrinks.
 This module does not know Redis, processes or the clock: `now_s` is passed in.
 """
 
@@ -127,7 +128,10 @@ def desired_instances(load: LoadSnapshot, scaling: Scaling, target_concurrency: 
     if panic or load.panic_floor:
         wanted, rule = max(urgent, steady, load.panic_floor), "panic" if capacity else "cold"
     else:
-        wanted, rule = max(steady, 1 if load.demand > 0 else 0), "stable"
+        recent = _instances_for(load.panic_mean, target_concurrency)
+        wanted, rule = max(steady, recent, 1 if load.demand > 0 else 0), "stable"
+    if load.demand == 0:
+        wanted = min(wanted, capacity)  # means remember; only somebody who waits now is a reason to start more
     target, rule = _grow_or_shrink(load, scaling, capacity, wanted, rule)
     target, rule = _bound(load, scaling, target, rule)
     inputs = {
