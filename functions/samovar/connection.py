@@ -60,10 +60,13 @@ def find_connection(
 def _read(path: Path) -> Connection | None:
     try:
         content = json.loads(path.read_bytes())
-        return Connection(str(content["url"]).rstrip("/"), str(content["admin_key"]), str(path))
+        url, key = str(content["url"]).rstrip("/"), str(content["admin_key"])
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is damaged; `samovar up` writes it anew") from error
+    if not url:
+        raise ConfigError(f"the platform of {path.parent} is still starting, or its start failed")
+    return Connection(url, key, str(path))

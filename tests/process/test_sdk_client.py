@@ -135,3 +135,6 @@ def test_where_the_gateway_is(tmp_path: Path) -> None:
     (tmp_path / "connection.json").write_text("{}")
     with pytest.raises(errors.ConfigError, match="damaged"):
         find_connection(environ=local)
+    (tmp_path / "connection.json").write_text('{"url": "", "admin_key": "k"}')
+    with pytest.raises(errors.ConfigError, match="still starting"):
+        find_connection(environ=local)
