@@ -1,0 +1,78 @@
+"""How what goes wrong in user code is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from samovar.errors import Cancelled, InvalidInput, QueueFull
+from samovar_instance import devices, failures
+from samovar_instance.failures import Fault
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch's: known by its name and its module."""
+
+
+OutOfMemoryError.__module__ = "torch"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (KeyError("tea"), Fault("function_raised", 500, "KeyError: 'tea'", {"type": "KeyError"})),
+        (SystemExit(3), Fault("function_raised", 500, "SystemExit: 3", {"type": "SystemExit"})),
+        (KeyboardInterrupt(), Fault("function_raised", 500, "KeyboardInterrupt", {"type": "KeyboardInterrupt"})),
+        (InvalidInput("too hot", path="$.t"), Fault("invalid_input", 422, "too hot", {"path": "$.t"})),
+        (QueueFull("full", retry_after_s=2.0), Fault("queue_full", 503, "full", {"retry_after_s": 2.0})),
+        (Cancelled(), failures.CANCELLED),
+        (
+            MemoryError(),
+            Fault("function_raised", 500, "MemoryError", {"type": "MemoryError", "reason": "out_of_memory"}),
+        ),
+        (
+            OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+            Fault(
+                "function_raised",
+                500,
+                "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+                {"type": "OutOfMemoryError", "reason": "out_of_memory"},
+            ),
+        ),
+        (
+            RuntimeError("CUDA error: an illegal memory access was encountered"),
+            Fault(
+                "function_raised",
+                500,
+                "RuntimeError: CUDA error: an illegal memory access was encountered",
+                {"type": "RuntimeError", "reason": "device_lost"},
+                must_exit=True,
+            ),
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_faults(error: BaseException, expected: Fault) -> None:
+    assert failures.fault_of(error) == expected
+
+
+def test_an_error_without_text_still_has_one() -> None:
+    assert failures.describe(Unprintable()) == "Unprintable: <its text cannot be read: RuntimeError>"
+
+
+def test_a_long_text_is_cut() -> None:
+    assert len(failures.describe(ValueError("x" * 10_000))) == failures.MAX_DETAIL_CHARS
+
+
+def test_a_deadline_names_its_phase() -> None:
+    assert failures.expired("queue").extra == {"phase": "queue"}
+    assert failures.expired("queue").status == 504
+
+
+def test_running_out_of_memory_does_not_break_the_context() -> None:
+    assert not devices.is_context_broken(OutOfMemoryError("CUDA error: out of memory"))
+    assert not devices.is_context_broken(ValueError("CUDA error"))
