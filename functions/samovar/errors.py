@@ -11,6 +11,7 @@
     │   ├── Forbidden                forbidden              403  exit 4
     │   ├── NotFound                 not_found              404  exit 5
     │   │   └── FunctionNotFound     function_not_found
+    │   ├── MethodNotAllowed         method_not_allowed     405
     │   ├── ClientTooSlow            client_too_slow        408
     │   ├── Conflict                 conflict               409
     │   ├── BodyTooLarge             body_too_large         413
@@ -102,6 +103,11 @@ class NotFound(RequestError):
 
 class FunctionNotFound(NotFound):
     code = "function_not_found"
+
+
+class MethodNotAllowed(RequestError):
+    code = "method_not_allowed"
+    status = 405
 
 
 class ClientTooSlow(RequestError):

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from samovar.errors import Cancelled, SamovarError
 from samovar.spec import Manifest
 from samovar.wire import Result
-from samovar_storage.records import BootFailure
-
 from samovar_dispatch.queue import CallQueue
 from samovar_dispatch.slots import Seat, SeatTable
 from samovar_dispatch.stats import VersionStats
+from samovar_storage.records import BootFailure
 
 if TYPE_CHECKING:
     from samovar_dispatch.connection import InstanceConnection
@@ -90,13 +89,14 @@ class Version:
     """What this dispatcher knows about one version: who waits, who serves, and why it may not come up.
 
     suspects: calls to be retried alone, oldest first. isolated: the seat set aside for them. boot_failure: the last
-    one, until an instance comes up. active: has demand that the demand writer was told about.
+    one, until an instance comes up. label: its number as edges print it. active: has demand that the demand writer was told about.
     """
 
     __slots__ = (
         "active",
         "boot_failure",
         "isolated",
+        "label",
         "manifest",
         "members",
         "notify_start",
@@ -111,6 +111,7 @@ class Version:
 
     def __init__(self, manifest: Manifest) -> None:
         self.ref = manifest.ref
+        self.label = str(manifest.version).encode()
         self.manifest = manifest
         self.notify_start = not manifest.retry_on_crash
         self.queue: CallQueue[Call] = CallQueue(manifest.limits.max_queue)

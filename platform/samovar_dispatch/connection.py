@@ -12,12 +12,12 @@ import logging
 from typing import Protocol, cast
 
 import msgspec
+
 from samovar import wire
 from samovar.errors import ProtocolError
-from samovar_storage.records import InstanceRecord
-
 from samovar_dispatch.call import Call
 from samovar_dispatch.slots import Seat
+from samovar_storage.records import InstanceRecord
 
 log = logging.getLogger(__name__)
 

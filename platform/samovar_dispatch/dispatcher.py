@@ -25,8 +25,6 @@ from samovar.errors import (
     rebuild,
 )
 from samovar.spec import Manifest
-from samovar_storage.records import BootFailure
-
 from samovar_dispatch.call import Call, Outcome, Version
 from samovar_dispatch.connection import InstanceConnection
 from samovar_dispatch.deadlines import DeadlineWheel
@@ -34,6 +32,7 @@ from samovar_dispatch.queue import retry_after_s
 from samovar_dispatch.retry import Verdict, after_loss, may_have_started
 from samovar_dispatch.slots import Seat, prefetch_allowance, smoothed
 from samovar_dispatch.stream import ChunkStream
+from samovar_storage.records import BootFailure
 
 log = logging.getLogger(__name__)
 

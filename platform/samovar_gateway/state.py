@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from redis.asyncio import Redis
 
@@ -10,15 +11,17 @@ from samovar_dispatch.dispatcher import Dispatcher
 from samovar_dispatch.functions import FunctionTable
 from samovar_gateway.auth import KeyTable
 from samovar_gateway.settings import GatewaySettings
-from samovar_storage.objects import ObjectStore
-from samovar_storage.registry import Registry
+
+if TYPE_CHECKING:
+    from samovar_storage.objects import ObjectStore
+    from samovar_storage.registry import Registry
 
 
 @dataclass(slots=True)
 class GatewayState:
     """One per process; made by `__main__`, found by routes as `app.state.gateway`.
 
-    missing: what still keeps the gateway from serving, in words, for /readyz; empty = ready.
+    listening: the listener is up. draining: SIGTERM came; nothing new is taken in.
     """
 
     settings: GatewaySettings
@@ -28,5 +31,5 @@ class GatewayState:
     keys: KeyTable
     dispatcher: Dispatcher
     functions: FunctionTable
+    listening: bool = False
     draining: bool = False
-    missing: set[str] = field(default_factory=lambda: {"function table", "api keys", "listener"})

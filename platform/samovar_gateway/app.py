@@ -1,0 +1,79 @@
+"""The gateway's routes, composed. What a request meets, in order: uvicorn → the invoke route, or
+Litestar's router → a handler; errors of ours become problem documents on every route."""
+
+from __future__ import annotations
+
+import logging
+from secrets import token_hex
+
+from litestar import Litestar, Request, Response
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from samovar.errors import MethodNotAllowed, NotFound, RequestError, SamovarError
+from samovar_gateway import metrics, problems
+from samovar_gateway.health import livez, readyz
+from samovar_gateway.invoke import InvokeRoute
+from samovar_gateway.state import GatewayState
+from samovar_gateway.sweep import Sweeper
+
+log = logging.getLogger(__name__)
+
+FUNCTIONS_PREFIX = "/v1/functions/"
+INVOKE_SUFFIX = "/invoke"
+
+
+def create_app(state: GatewayState, sweeper: Sweeper) -> ASGIApp:
+    """Return the ASGI application of this gateway.
+
+    The invoke route is matched here, before the router: Litestar gives an `asgi` handler no path parameters, a mount
+    at /v1/functions would hide the other routes below it, and the router costs more than the rest of the hot path.
+    """
+    invoke = InvokeRoute(state, sweeper)
+    others = create_router(state)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = scope["path"]
+            if path.endswith(INVOKE_SUFFIX) and path.startswith(FUNCTIONS_PREFIX):
+                await invoke(path[len(FUNCTIONS_PREFIX) : -len(INVOKE_SUFFIX)], scope, receive, send)
+                return
+        await others(scope, receive, send)
+
+    return app
+
+
+def create_router(state: GatewayState) -> Litestar:
+    """Return every route but invoke."""
+    return Litestar(
+        route_handlers=[livez, readyz, metrics.metrics_route],
+        exception_handlers={SamovarError: on_error, HTTPException: on_http_error, Exception: on_bug},
+        state=State({"gateway": state, "metrics": metrics.registry(state.dispatcher)}),
+        openapi_config=None,
+        logging_config=None,
+        request_max_body_size=state.settings.max_body_bytes,
+    )
+
+
+def on_error(request: Request, error: SamovarError) -> Response[bytes]:  # type: ignore[type-arg]
+    """Answer an error of ours with its problem document."""
+    request_id = request.headers.get("x-request-id") or token_hex(8)
+    headers = {name.decode(): value.decode("latin-1") for name, value in problems.headers(error)}
+    headers["x-request-id"] = request_id
+    return Response(problems.encode(error, request_id), status_code=error.status, headers=headers)
+
+
+def on_http_error(request: Request, error: HTTPException) -> Response[bytes]:  # type: ignore[type-arg]
+    """Answer an error of the framework (no such path, wrong method, bad body) in the same form."""
+    kinds: dict[int, type[SamovarError]] = {404: NotFound, 405: MethodNotAllowed}
+    if error.status_code >= 500:
+        return on_bug(request, error)
+    detail = f"no route {request.url.path}" if error.status_code == 404 else error.detail
+    return on_error(request, kinds.get(error.status_code, RequestError)(detail))
+
+
+def on_bug(request: Request, error: Exception) -> Response[bytes]:  # type: ignore[type-arg]
+    """Answer a bug of ours without telling more than its log line's place."""
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return on_error(request, SamovarError("an error inside the gateway; its log says more"))

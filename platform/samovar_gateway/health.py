@@ -1,0 +1,33 @@
+"""`/livez` and `/readyz`. Ready means: a call sent now would be taken in."""
+
+from __future__ import annotations
+
+from litestar import Response, get
+from litestar.datastructures import State
+
+from samovar_gateway.state import GatewayState
+
+
+@get("/livez", sync_to_thread=False)
+def livez() -> dict[str, str]:
+    """The process runs and its event loop turns."""
+    return {"status": "alive"}
+
+
+@get("/readyz", sync_to_thread=False)
+def readyz(state: State) -> Response[dict[str, object]]:
+    """200 when the gateway can serve, else 503 with what is missing."""
+    missing = what_is_missing(state.gateway)
+    body: dict[str, object] = {"status": "ready"} if not missing else {"status": "not ready", "missing": missing}
+    return Response(body, status_code=503 if missing else 200)
+
+
+def what_is_missing(gateway: GatewayState) -> list[str]:
+    """Return what keeps the gateway from serving, in words; empty = ready."""
+    parts = {
+        "function table": gateway.functions.loaded,
+        "api keys": gateway.keys.loaded,
+        "listener": gateway.listening,
+        "draining": not gateway.draining,
+    }
+    return [part for part, present in parts.items() if not present]

@@ -1,0 +1,94 @@
+"""`/metrics`: the dispatcher's plain counters as Prometheus metrics, made only when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+from litestar import Response, get
+from litestar.datastructures import State
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from samovar_dispatch.call import Version
+from samovar_dispatch.dispatcher import Dispatcher
+from samovar_dispatch.stats import LATENCY_BOUNDS_S
+
+LABELS = ["function", "version"]
+BOUNDS = [*map(str, LATENCY_BOUNDS_S), "+Inf"]
+
+
+class DispatchCollector(Collector):
+    """Reads a dispatcher's counters. Versions that were never called are left out."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric family."""
+        versions = [v for v in self._dispatcher.versions.values() if v.stats.submitted or v.members]
+        yield _calls(versions)
+        yield _latency(versions)
+        for name, text, attribute in (
+            ("samovar_cold_starts", "Calls that waited for an instance to come up", "cold_starts"),
+            ("samovar_redispatched", "Calls sent to another instance because they never started", "redispatched"),
+            ("samovar_retried", "Calls run again after their instance was lost", "retried"),
+            ("samovar_queue_seconds", "Seconds calls waited for a slot", "queue_sum_s"),
+            ("samovar_run_seconds", "Seconds calls spent in handlers", "run_sum_s"),
+        ):
+            yield _counter(name, text, versions, attribute)
+        yield _gauge("samovar_queued", "Calls waiting for a slot now", [(v, v.num_queued) for v in versions])
+        yield _gauge("samovar_running", "Calls instances hold now", [(v, v.num_running) for v in versions])
+        yield _gauge("samovar_ready_instances", "Instances connected now", [(v, len(v.members)) for v in versions])
+        late = CounterMetricFamily("samovar_late_replies", "Answers nobody waited for any more, dropped")
+        late.add_metric([], self._dispatcher.late_replies)
+        yield late
+
+
+def _labels(version: Version) -> list[str]:
+    return [version.manifest.name, str(version.manifest.version)]
+
+
+def _calls(versions: Iterable[Version]) -> Metric:
+    family = CounterMetricFamily("samovar_calls", "Calls that ended, by outcome", labels=[*LABELS, "code"])
+    for version in versions:
+        for code, count in version.stats.outcomes.items():
+            family.add_metric([*_labels(version), code], count)
+    return family
+
+
+def _latency(versions: Iterable[Version]) -> Metric:
+    family = HistogramMetricFamily("samovar_call_seconds", "From admission to outcome", labels=LABELS)
+    for version in versions:
+        buckets = [*zip(BOUNDS, map(float, accumulate(version.stats.latency_counts)), strict=True)]
+        family.add_metric(_labels(version), buckets, version.stats.latency_sum_s)
+    return family
+
+
+def _counter(name: str, text: str, versions: Iterable[Version], attribute: str) -> Metric:
+    family = CounterMetricFamily(name, text, labels=LABELS)
+    for version in versions:
+        family.add_metric(_labels(version), getattr(version.stats, attribute))
+    return family
+
+
+def _gauge(name: str, text: str, values: Iterable[tuple[Version, int]]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=LABELS)
+    for version, value in values:
+        family.add_metric(_labels(version), value)
+    return family
+
+
+def registry(dispatcher: Dispatcher) -> CollectorRegistry:
+    """Return the metrics of this process: the dispatcher's, and the process's own memory, CPU and files."""
+    metrics = CollectorRegistry()
+    ProcessCollector(registry=metrics)
+    metrics.register(DispatchCollector(dispatcher))
+    return metrics
+
+
+@get("/metrics", sync_to_thread=False)
+def metrics_route(state: State) -> Response[bytes]:
+    """All metrics in Prometheus text format."""
+    return Response(generate_latest(state.metrics), media_type=CONTENT_TYPE_LATEST)

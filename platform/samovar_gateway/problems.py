@@ -1,0 +1,51 @@
+"""Errors as RFC 9457 problem documents: one table from ours to HTTP, used by every route.
+
+This module does not know where an error came from.
+"""
+
+from __future__ import annotations
+
+import math
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from samovar.errors import SamovarError
+
+Headers = list[tuple[bytes, bytes]]
+
+PROBLEM_JSON = (b"content-type", b"application/problem+json")
+CLIENT_CLOSED_REQUEST = 499  # never sent, only counted
+
+
+def document(error: SamovarError, request_id: str) -> dict[str, Any]:
+    """Return the problem document of `error`; its extra fields never replace the standard ones."""
+    standard = {
+        "type": f"urn:samovar:problem:{error.code}",
+        "title": HTTPStatus(error.status).phrase,
+        "status": error.status,
+        "detail": error.detail,
+        "code": error.code,
+        "request_id": request_id,
+    }
+    if error.retry_after_s is not None:
+        standard["retry_after_s"] = error.retry_after_s
+    return {**error.extra, **standard}
+
+
+def headers(error: SamovarError) -> Headers:
+    """Return the headers an error's status asks for: Retry-After, WWW-Authenticate."""
+    found: Headers = [PROBLEM_JSON]
+    if error.retry_after_s is not None:
+        found.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
+    elif error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        found.append((b"retry-after", b"1"))
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        found.append((b"www-authenticate", b'Bearer realm="samovar"'))
+    return found
+
+
+def encode(error: SamovarError, request_id: str) -> bytes:
+    """Return the problem document as JSON bytes."""
+    return msgspec.json.encode(document(error, request_id), enc_hook=str)

@@ -1,0 +1,121 @@
+"""A stand-in for an instance process: speaks samovar.wire on a Unix socket, without torch, fork or user code.
+
+python tests/support/fake_instance.py SOCKET REF TOKEN [CONCURRENCY]
+The body picks the behaviour: {"x": [..]} → their sum; {"sleep_s": S}; {"die": true} (kill -9 of itself);
+{"stream": N}; {"fail": "text"}; {"busy": N} (busy the first N times). Everything else is echoed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any, cast
+
+import msgspec
+import uvloop
+
+from samovar import wire
+from samovar.errors import ProtocolError
+
+
+class FakeInstance(asyncio.Protocol):
+    """One caller's connection."""
+
+    busy_left: dict[str, int] = {}
+
+    def __init__(self, ref: str, token: str, concurrency: int) -> None:
+        self.ref, self.token, self.concurrency = ref, token, concurrency
+        self.decoder = wire.instance_side()
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.credit: dict[int, asyncio.Semaphore] = {}
+        self.running = asyncio.Semaphore(concurrency)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self.decoder.feed(data):
+                self.handle(message)
+        except ProtocolError as error:
+            self.transport.write(wire.encode(wire.Goodbye("protocol", error.detail)))
+            self.transport.close()
+
+    def handle(self, message: wire.ToInstance) -> None:
+        if isinstance(message, wire.Invoke):
+            started = time.perf_counter()
+            data: Any = msgspec.json.decode(message.body)
+            if isinstance(data, dict) and "x" in data:
+                body = msgspec.json.encode({"sum": sum(data["x"])})
+                run_us = int((time.perf_counter() - started) * 1e6)
+                self.transport.write(wire.encode(wire.Result(message.id, body, 0, run_us, 1, 0)))
+            else:
+                task = asyncio.ensure_future(self.slow(message, data))
+                self.tasks[message.id] = task
+                task.add_done_callback(lambda _: self.tasks.pop(message.id, None))
+        elif isinstance(message, wire.Cancel):
+            if message.id in self.tasks:
+                self.tasks[message.id].cancel()
+        elif isinstance(message, wire.Credit):
+            for _ in range(message.num_chunks):
+                self.credit[message.id].release()
+        elif isinstance(message, wire.Hello):
+            if message.token != self.token:
+                self.transport.write(wire.encode(wire.Goodbye("token")))
+                self.transport.close()
+                return
+            welcome = wire.Welcome(
+                wire.PROTOCOL_VERSION, "fake", self.ref, "ready", self.concurrency, os.getpid(), {"load": 1.0}
+            )
+            self.transport.write(wire.encode(welcome))
+
+    async def slow(self, message: wire.Invoke, data: Any) -> None:
+        try:
+            async with self.running:
+                if message.notify_start:
+                    self.transport.write(wire.encode(wire.Started(message.id)))
+                reply = await self.behave(message, data if isinstance(data, dict) else {})
+        except asyncio.CancelledError:
+            reply = wire.Failure(message.id, "internal", 500, "cancelled", {}, 0, 0, 0)
+        self.transport.write(wire.encode(reply))
+
+    async def behave(self, message: wire.Invoke, data: dict[str, Any]) -> wire.Message:
+        if data.get("die"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        key = message.body.decode()
+        if self.busy_left.setdefault(key, int(data.get("busy", 0))) > 0:
+            self.busy_left[key] -= 1
+            return wire.Busy(message.id, 1)
+        if "sleep_s" in data:
+            await asyncio.sleep(data["sleep_s"])
+        if "fail" in data:
+            return wire.Failure(message.id, "function_raised", 500, data["fail"], {"type": "ValueError"}, 0, 0, 0)
+        if "garbage" in data:
+            self.transport.write(b"\x00\x00\x00\x02\xc1\xc1")
+        if "stream" in data:
+            return await self.stream(message, data)
+        body = json.dumps({"pid": os.getpid(), "echo": data}).encode()
+        return wire.Result(message.id, body, 0, int(data.get("sleep_s", 0) * 1e6), 1, 0)
+
+    async def stream(self, message: wire.Invoke, data: dict[str, Any]) -> wire.Message:
+        credit = self.credit[message.id] = asyncio.Semaphore(wire.STREAM_WINDOW)
+        for number in range(data["stream"]):
+            if number == data.get("raise_at"):
+                return wire.Failure(message.id, "function_raised", 500, "tea spilt", {"type": "ValueError"}, 0, 0, 0)
+            await credit.acquire()
+            self.transport.write(wire.encode(wire.Chunk(message.id, b'{"n": %d}' % number)))
+        return wire.End(message.id, 0, 0, 0)
+
+
+async def serve(path: str, ref: str, token: str, concurrency: int) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_unix_server(lambda: FakeInstance(ref, token, concurrency), path)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(sys.argv[1], sys.argv[2], sys.argv[3], int((*sys.argv, "1")[4])))
