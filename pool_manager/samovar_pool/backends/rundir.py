@@ -13,9 +13,11 @@ from pathlib import Path
 
 import msgspec
 
+from samovar.errors import ConfigError
 from samovar.spec import Struct
 
 _BACKLOG = 256
+MAX_SOCKET_PATH = 107  # sun_path of Linux, without its closing zero
 
 
 class Note(Struct, frozen=True, kw_only=True):
@@ -42,6 +44,8 @@ class RunDir:
         self.instances = data_dir / "instances"
         self.logs = data_dir / "logs"
         self._transport = transport
+        if len(str(self.socket_path("i-" + "0" * 12))) > MAX_SOCKET_PATH:
+            raise ConfigError(f"data_dir {data_dir} is too long: its sockets' paths must fit in {MAX_SOCKET_PATH} bytes")
         for folder in (self.run, self.instances, self.logs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
