@@ -24,6 +24,12 @@ from samovar_storage.embedded import folder
 PORTS = ("s3", "s3_grpc", "filer", "filer_grpc", "master", "master_grpc", "volume", "volume_grpc")
 REGION = "us-east-1"
 VOLUME_SIZE_MB = 1024
+MAX_VOLUMES = 10_000
+# Every bucket opens this many volumes at once (7 by default), each one more file to load at the next start.
+MASTER_CONFIG = """\
+[master.volume_growth]
+copy_1 = 2
+"""
 # A Unix socket path may have 107 bytes; a longer data folder goes without the sockets.
 MAX_SOCKET_PATH = 100
 
@@ -62,6 +68,8 @@ class EmbeddedSeaweed:
         credentials = self._dir / "s3.json"
         folder.write_private(credentials, json.dumps({"identities": [identity]}))
         data = folder.make_private(self._dir / "data")
+        # weed looks for it in its home, which `environment` sets
+        folder.write_private(folder.make_private(self._dir / ".seaweedfs") / "master.toml", MASTER_CONFIG)
         ports = self._ports
         return [
             _binary(),
@@ -78,7 +86,7 @@ class EmbeddedSeaweed:
             f"-master.volumeSizeLimitMB={VOLUME_SIZE_MB}",
             f"-volume.port={ports['volume']}",
             f"-volume.port.grpc={ports['volume_grpc']}",
-            "-volume.max=0",
+            f"-volume.max={MAX_VOLUMES}",
             "-volume.minFreeSpace=1",
             "-volume.preStopSeconds=0",
             "-filer",
