@@ -19,7 +19,7 @@ from samovar_pool.settings import PoolSettings
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
-MODULES = {"samovar_gateway": GatewaySettings, "samovar_pool": PoolSettings}
+MODULES: dict[str, type[Settings]] = {"samovar_gateway": GatewaySettings, "samovar_pool": PoolSettings}
 # what Compose itself allows in a service, of the Compose Specification
 SERVICE_KEYS = {
     "build", "command", "depends_on", "environment", "healthcheck", "image", "init", "ports", "restart",

@@ -1,0 +1,313 @@
+"""The admin routes of a real gateway process, on the real stores."""
+
+import hashlib
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import redis as redis_sync
+
+from samovar.spec import BlobRef, FileRef, Manifest, Scaling, parse_ref
+from samovar_storage import keys
+from samovar_storage.records import (
+    BootFailure,
+    Decision,
+    InstanceRecord,
+    LogLine,
+    NodeStatus,
+    VersionStatus,
+    WarmRequest,
+    dumps,
+    loads,
+)
+from support.processes import running
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.process
+ADMIN = "sv_0123456789ab_this-is-a-test-key-and-no-secret"
+CODE = b"not really a tar: nobody runs it here"
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def is_ready(client: httpx.Client) -> bool:
+    try:
+        return client.get("/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture
+def admin(settings_file: Callable[..., Path], tmp_path: Path) -> Iterator[httpx.Client]:
+    """A client with the admin key of a gateway process of this test's own."""
+    port = free_port()
+    config = settings_file(port=port, admin_key=ADMIN)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SAMOVAR_")}
+    command = [sys.executable, "-m", "samovar_gateway"]
+    log = tmp_path / "gateway.log"
+    with (
+        running(command, log, environ | {"SAMOVAR_CONFIG": str(config)}),
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client,
+    ):
+        wait_until(lambda: is_ready(client), 30, "a ready gateway")
+        client.headers["authorization"] = f"Bearer {ADMIN}"
+        yield client
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+def upload(client: httpx.Client, data: bytes) -> BlobRef:
+    """Upload one small blob as the CLI does."""
+    ref = BlobRef(sha256=sha256(data), size_bytes=len(data))
+    plan = client.post("/v1/uploads", json={"blobs": [msgspec.to_builtins(ref)]}).raise_for_status().json()["blobs"][0]
+    for part in plan.get("parts", ()):
+        httpx.put(part["url"], content=data).raise_for_status()
+    client.post(f"/v1/uploads/{ref.sha256}/complete", json={"size_bytes": len(data), "parts": []}).raise_for_status()
+    return ref
+
+
+def manifest(client: httpx.Client, name: str = "fn", **changes: Any) -> dict[str, Any]:
+    base = Manifest(
+        name=name,
+        version=0,
+        entry="app:fn",
+        kind="function",
+        handler="sync",
+        code=upload(client, CODE),
+        input_schema=msgspec.json.schema(list[float]),
+        output_schema=msgspec.json.schema(float),
+    )
+    built: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(base, **changes))
+    return built
+
+
+def deploy(client: httpx.Client, name: str = "fn", **changes: Any) -> int:
+    answer = client.post(f"/v1/functions/{name}/versions", json=manifest(client, name, **changes))
+    assert answer.status_code == 201, answer.text
+    return int(answer.json()["version"])
+
+
+def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """Check that the answer is the problem document it should be, and return it."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"].startswith("application/problem+json")
+    body: dict[str, Any] = answer.json()
+    assert (body["status"], body["code"], body["type"]) == (status, code, f"urn:samovar:problem:{code}")
+    assert body["detail"] and body["request_id"]
+    return body
+
+
+def test_deploy_look_scale_and_remove(admin: httpx.Client) -> None:
+    assert deploy(admin) == 1
+    assert deploy(admin) == 2
+    seen = admin.get("/v1/functions/fn").json()
+    assert seen["route"]["shares"] == {"2": 100} and seen["route"]["latest"] == 2
+    assert seen["url"].endswith("/v1/functions/fn/invoke") and set(seen["manifests"]) == {"2"}
+    listed = admin.get("/v1/functions").json()
+    assert [(entry["name"], entry["latest"], entry["states"]) for entry in listed] == [("fn", 2, {})]
+
+    scaled = admin.post("/v1/functions/fn/scale", json={"min_instances": 1, "max_instances": 3}).json()
+    assert (scaled["scaling"]["min_instances"], scaled["scaling"]["max_instances"]) == (1, 3)
+    scaled = admin.post("/v1/functions/fn/scale", json={"buffer_instances": 2}).json()
+    assert (scaled["scaling"]["min_instances"], scaled["scaling"]["buffer_instances"]) == (1, 2)
+
+    assert admin.delete("/v1/functions/fn").status_code == 204
+    problem(admin.get("/v1/functions/fn"), 404, "function_not_found")
+    problem(admin.delete("/v1/functions/fn"), 404, "function_not_found")
+    assert deploy(admin) == 3, "a version's number is never given out again"
+
+
+def test_many_deploys_at_once_lose_none(admin: httpx.Client) -> None:
+    body = manifest(admin)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: admin.post("/v1/functions/fn/versions", json=body), range(12)))
+    assert sorted(answer.json()["version"] for answer in answers) == list(range(1, 13))
+    assert admin.get("/v1/functions/fn").json()["route"]["shares"] == {"12": 100}
+
+
+def test_what_a_deploy_refuses(admin: httpx.Client) -> None:
+    def refused(name: str = "fn", **changes: Any) -> dict[str, Any]:
+        body = manifest(admin) | changes
+        return problem(admin.post(f"/v1/functions/{name}/versions", json=body), 422, "deploy_refused")
+
+    assert "send version 0" in refused(version=7)["detail"]
+    assert "the manifest is for 'fn'" in refused(name="other")["detail"]
+    assert "min_instances <= max_instances" in refused(scaling={"min_instances": 5, "max_instances": 2})["detail"]
+    pickled = [{"path": "model.pt", "sha256": "0" * 64, "size_bytes": 1}]
+    assert "--allow-pickle" in refused(weights=pickled)["detail"]
+    absent = msgspec.to_builtins([FileRef(path="model.safetensors", sha256="0" * 64, size_bytes=1)])
+    missing = admin.post("/v1/functions/fn/versions", json=manifest(admin) | {"weights": absent})
+    assert "upload it first" in problem(missing, 422, "invalid_input")["detail"]
+    short = manifest(admin)
+    short["code"]["size_bytes"] += 1
+    problem(admin.post("/v1/functions/fn/versions", json=short), 422, "invalid_input")
+    assert admin.get("/v1/functions").json() == []
+
+
+def test_bodies_that_are_wrong(admin: httpx.Client) -> None:
+    deploy(admin)
+    path = "/v1/functions/fn/versions"
+    problem(admin.post(path, content=b"{not json"), 400, "malformed")
+    problem(admin.post(path, content=b"\xff\xfe"), 400, "malformed")
+    wrong = problem(admin.post(path, json=manifest(admin) | {"weights": [{"path": 3}]}), 422, "invalid_input")
+    assert wrong["path"] == "$.weights[0].path"
+    assert problem(admin.post("/v1/functions/fn/scale", json={"mim": 1}), 422, "invalid_input")["path"] == "$.mim"
+    assert (
+        problem(admin.post("/v1/functions/fn/scale", json={"max_instances": "x"}), 422, "invalid_input")["path"]
+        == "$.max_instances"
+    )
+    problem(admin.post("/v1/functions/fn/scale", json={"max_instances": 0}), 422, "deploy_refused")
+    problem(admin.post("/v1/functions/fn/scale", json={}), 422, "invalid_input")
+    problem(admin.post("/v1/functions/fn/warm", json={"instances": 99}), 422, "invalid_input")
+    problem(admin.post("/v1/functions/fn/warm", json={"for_s": 0}), 422, "invalid_input")
+    problem(admin.post("/v1/uploads", json={"blobs": [{"sha256": "x", "size_bytes": 1}]}), 422, "invalid_input")
+    problem(admin.post("/v1/uploads/xyz/complete", json={"size_bytes": 1}), 422, "deploy_refused")
+    problem(admin.get("/v1/functions/fn/logs?lines=many"), 422, "invalid_input")
+    problem(admin.get("/v1/nothing"), 404, "not_found")
+    problem(admin.put("/v1/functions"), 405, "method_not_allowed")
+    near = problem(admin.get("/v1/functions/fm"), 404, "function_not_found")
+    assert near["near"] == ["fn"] and "did you mean fn?" in near["detail"]
+
+
+def test_uploads_are_verified_and_deduplicated(admin: httpx.Client) -> None:
+    data = os.urandom(1000)
+    ref = {"sha256": sha256(data), "size_bytes": len(data)}
+    dry = admin.post("/v1/uploads", json={"blobs": [ref], "dry_run": True}).json()["blobs"]
+    assert dry == [{"sha256": ref["sha256"], "present": False}]
+    (plan,) = admin.post("/v1/uploads", json={"blobs": [ref]}).json()["blobs"]
+    assert "authorization" not in httpx.put(plan["parts"][0]["url"], content=b"x" * 1000).request.headers
+    path = f"/v1/uploads/{ref['sha256']}/complete"
+    wrong = problem(admin.post(path, json={"size_bytes": 1000, "parts": []}), 422, "invalid_input")
+    assert "they were deleted" in wrong["detail"]
+    upload(admin, data)
+    assert admin.post("/v1/uploads", json={"blobs": [ref]}).json()["blobs"] == [
+        {"sha256": ref["sha256"], "present": True}
+    ]
+
+
+def test_keys_and_what_they_may(admin: httpx.Client) -> None:
+    deploy(admin, "fn")
+    deploy(admin, "other")
+
+    def key(**body: Any) -> httpx.Headers:
+        made = admin.post("/v1/keys", json=body)
+        assert made.status_code == 201, made.text
+        return httpx.Headers({"authorization": f"Bearer {made.json()['key']}"})
+
+    invoker = key(name="caller", scopes=["invoke"])
+    bound = key(name="ci", scopes=["deploy"], functions=["fn"])
+    wait_until(lambda: admin.get("/v1/functions", headers=bound).status_code == 200, 5)
+    wait_until(lambda: admin.get("/v1/functions", headers=invoker).status_code == 200, 5)
+
+    problem(
+        admin.get("/v1/functions", headers={"authorization": "Bearer sv_000000000000_nope"}), 401, "unauthenticated"
+    )
+    problem(httpx.get(f"{admin.base_url}/v1/functions"), 401, "unauthenticated")
+    problem(admin.post("/v1/functions/fn/scale", json={"max_instances": 2}, headers=invoker), 403, "forbidden")
+    problem(admin.get("/v1/keys", headers=bound), 403, "forbidden")
+    assert [entry["name"] for entry in admin.get("/v1/functions", headers=bound).json()] == ["fn"]
+    problem(admin.get("/v1/functions/other", headers=bound), 403, "forbidden")
+    problem(admin.delete("/v1/functions/other", headers=bound), 403, "forbidden")
+    body = manifest(admin)
+    assert admin.post("/v1/functions/fn/versions", json=body, headers=bound).status_code == 201
+    assert admin.post("/v1/uploads", json={"blobs": [body["code"]]}, headers=bound).status_code == 200
+    problem(admin.post("/v1/uploads", json={"blobs": []}, headers=invoker), 403, "forbidden")
+
+    listed = admin.get("/v1/keys").json()
+    assert {entry["name"] for entry in listed} >= {"caller", "ci"}
+    assert not any("secret" in field or field == "key" for entry in listed for field in entry)
+    (caller,) = [entry for entry in listed if entry["name"] == "caller"]
+    assert admin.delete(f"/v1/keys/{caller['key_id']}").status_code == 204
+    wait_until(lambda: admin.get("/v1/functions", headers=invoker).status_code == 401, 5, "the revoked key is refused")
+    problem(admin.delete(f"/v1/keys/{caller['key_id']}"), 404, "not_found")
+    problem(admin.post("/v1/keys", json={"name": "x", "scopes": ["root"]}), 422, "invalid_input")
+    (own,) = [entry for entry in listed if "admin" in entry["scopes"]]
+    problem(admin.delete(f"/v1/keys/{own['key_id']}"), 409, "conflict")
+
+
+def test_what_operators_look_at(admin: httpx.Client, redis: redis_sync.Redis) -> None:
+    deploy(admin)
+    instance = InstanceRecord(instance_id="i-1", state="ready", ref="fn@1", pid=7, token="hush", address="unix:/x")
+    blank = InstanceRecord(instance_id="i-2", state="blank", started_at_s=1.0)
+    redis.hset(keys.INSTANCES, mapping={"i-1": dumps(instance), "i-2": dumps(blank)})
+    status = VersionStatus(ref="fn@1", desired=1, ready=1, starting=0, draining=0, reason="demand", at_s=1.0)
+    redis.set(keys.status("fn@1"), dumps(status))
+    redis.lpush(keys.decisions("fn"), dumps(Decision(at_s=1, ref="fn@1", action="start", rule="r", desired=1, ready=0)))
+    failure = BootFailure(ref="fn@1", code="load_failed", status=500, detail="no", log_tail=["oh"])
+    redis.set(keys.boot("fn@1"), dumps(failure))
+    node = NodeStatus(
+        node="n",
+        blanks=1,
+        blank_target=1,
+        instances=2,
+        memory_budget_bytes=1,
+        memory_used_bytes=0,
+        devices=[],
+        at_s=1.0,
+    )
+    redis.set(keys.node("n"), dumps(node))
+
+    instances = admin.get("/v1/instances").json()
+    assert [entry["instance_id"] for entry in instances] == ["i-1", "i-2"]
+    assert "hush" not in json.dumps(instances)
+    assert admin.get("/v1/nodes").json()[0]["blanks"] == 1
+    seen = admin.get("/v1/functions/fn").json()
+    assert seen["status"]["fn@1"]["ready"] == 1 and seen["decisions"][0]["rule"] == "r"
+    assert seen["boot_failures"]["fn@1"]["log_tail"] == ["oh"]
+    assert admin.get("/v1/functions").json()[0]["states"] == {"ready": 1}
+
+
+def test_warm_requests_reach_the_pool_manager(admin: httpx.Client, redis: redis_sync.Redis) -> None:
+    deploy(admin, scaling=Scaling(max_instances=2))
+    answer = admin.post("/v1/functions/fn/warm", json={"instances": 2, "for_s": 60}).json()
+    stored = redis.get(keys.warm("fn@1"))
+    assert isinstance(stored, bytes) and loads(stored, WarmRequest).instances == 2
+    assert parse_ref(answer["ref"]) == ("fn", 1)
+    admin.post("/v1/functions/fn/warm", json={"instances": 0}).raise_for_status()
+    assert redis.get(keys.warm("fn@1")) is None
+
+
+def test_logs_are_read_and_followed(admin: httpx.Client, redis: redis_sync.Redis) -> None:
+    deploy(admin)
+
+    def print_line(text: str) -> None:
+        line = LogLine(at_s=1.0, ref="fn@1", instance="i-1", stream="stdout", line=text)
+        redis.xadd(keys.logs("fn"), {"line": dumps(line)})
+
+    for number in range(5):
+        print_line(f"old {number}")
+    answer = admin.get("/v1/functions/fn/logs?lines=2")
+    assert answer.headers["content-type"].startswith("application/x-ndjson")
+    assert [json.loads(line)["line"] for line in answer.text.splitlines()] == ["old 3", "old 4"]
+    assert admin.get("/v1/functions/fn/logs?lines=0").text == ""
+
+    with admin.stream("GET", "/v1/functions/fn/logs?lines=1&follow=1") as followed:
+        lines = followed.iter_lines()
+        assert json.loads(next(lines))["line"] == "old 4"
+        threading.Timer(0.2, print_line, ["fresh"]).start()
+        assert json.loads(next(lines))["line"] == "fresh"
+
+
+def test_a_function_describes_itself(admin: httpx.Client) -> None:
+    deploy(admin)
+    found = admin.get("/v1/functions/fn/openapi.json").json()
+    assert found["openapi"].startswith("3.1") and found["info"] == {"title": "fn", "version": "1"}
+    body = found["paths"]["/v1/functions/fn/invoke"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body == {"type": "array", "items": {"type": "number"}}
+    assert found["servers"] == [{"url": str(admin.base_url).rstrip("/")}]
