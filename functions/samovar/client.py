@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 import msgspec
@@ -281,7 +281,13 @@ def _options(connection: Connection, max_connections: int) -> dict[str, Any]:
     if connection.api_key:
         headers["Authorization"] = f"Bearer {connection.api_key}"
     limits = httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections)
-    return {"base_url": connection.url, "headers": headers, "limits": limits}
+    url = connection.url
+    return {"base_url": url, "headers": headers, "limits": limits, "trust_env": not is_loopback(url)}
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether `url` is on this machine: such calls never go through a proxy of the environment."""
+    return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def _timeout(timeout_s: float | None) -> httpx.Timeout:

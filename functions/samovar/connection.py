@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from samovar.errors import ConfigError
 
@@ -40,21 +41,33 @@ def find_connection(
     """Return the gateway to talk to: arguments, then SAMOVAR_URL and SAMOVAR_API_KEY, then the data folder's file.
 
     The file's key is only ever sent to the file's own address.
-    Raises: ConfigError if no address is known, or the file cannot be read.
+    Raises: ConfigError if no address is known, it is no http address, or the file cannot be read.
     """
-    url = url or environ.get("SAMOVAR_URL") or None
+    url = _checked(url or environ.get("SAMOVAR_URL"))
     api_key = api_key or environ.get("SAMOVAR_API_KEY") or None
     if url and api_key:
-        return Connection(url.rstrip("/"), api_key, "given")
+        return Connection(url, api_key, "given")
     path = data_dir(environ) / CONNECTION_FILE
     local = _read(path)
     if local is None:
         if url:
-            return Connection(url.rstrip("/"), "", "given")
+            return Connection(url, "", "given")
         raise ConfigError("no platform is known: start one with `samovar up`, or set SAMOVAR_URL and SAMOVAR_API_KEY")
-    if url and url.rstrip("/") != local.url:
-        return Connection(url.rstrip("/"), api_key or "", "given")
+    if url and url != local.url:
+        return Connection(url, api_key or "", "given")
     return Connection(local.url, api_key or local.api_key, str(path))
+
+
+def _checked(url: str | None) -> str | None:
+    if not url:
+        return None
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"{url!r} is not an address such as http://127.0.0.1:8080")
+    return url.rstrip("/")
 
 
 def _read(path: Path) -> Connection | None:

@@ -46,12 +46,14 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 def inspect_file(target: str) -> Draft:
-    """Import the file of `target` ("app.py" or "app.py:name") and return its draft.
+    """Import the file of `target` ("app.py", its folder, or "app.py:name") and return its draft.
 
     Raises: DeployRefused with file and line.
     """
     text, _, attribute = target.partition(":")
     path = Path(text).resolve()
+    if path.is_dir():
+        path /= "app.py"
     module = _import(path)
     name, definition = _pick(module, attribute, path)
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from samovar.client import Client, transport_error
+from samovar.client import Client, is_loopback, transport_error
 from samovar.errors import StoreUnavailable
 
 NUM_STREAMS = 4
@@ -90,7 +90,7 @@ def upload_all(client: Client, sources: dict[str, Source], plans: list[BlobPlan]
     for upload in uploads:
         on_sent(upload.num_done_bytes)
     sender = _Sender(client, on_sent)
-    with httpx.Client(timeout=_PART_TIMEOUT) as store, ThreadPoolExecutor(NUM_STREAMS) as pool:
+    with _store_client(uploads) as store, ThreadPoolExecutor(NUM_STREAMS) as pool:
         try:
             tasks = [
                 pool.submit(sender.send, store, upload, part) for upload in uploads for part in upload.plan_of_parts()
@@ -102,6 +102,12 @@ def upload_all(client: Client, sources: dict[str, Source], plans: list[BlobPlan]
             sender.stop.set()
             pool.shutdown(cancel_futures=True)
     return sender.num_sent_bytes
+
+
+def _store_client(uploads: list[_Upload]) -> httpx.Client:
+    """Return a client for the signed links; it carries no key of ours."""
+    is_local = any(is_loopback(part.url) for upload in uploads for part in upload.plan.parts[:1])
+    return httpx.Client(timeout=_PART_TIMEOUT, trust_env=not is_local)
 
 
 def _finish(tasks: list[Future[None]]) -> None:

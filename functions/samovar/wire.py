@@ -99,7 +99,10 @@ class Specialise(Message, array_like=True, tag=5, gc=False):
 
 
 class Drain(Message, array_like=True, tag=6, gc=False):
-    """Admit nothing more, finish what runs, then exit 0. if_idle: answer Stats and go on if any work is in flight."""
+    """Admit nothing more, give back what has not started, finish what runs, then exit 0 (72 if `timeout_s` passed first).
+
+    if_idle: answer Stats and go on if any work is in flight.
+    """
 
     timeout_s: float
     if_idle: bool = False
@@ -199,7 +202,11 @@ class End(Message, array_like=True, tag=38, gc=False):
 
 
 class Goodbye(Message, array_like=True, tag=39, gc=False):
-    """reason: "drain", "protocol", "version", "token" … The connection closes once its ids have ended."""
+    """reason: "drain", "protocol", "version", "token", "hello" (none came), "overrun", "device_lost".
+
+    The connection closes once its ids have ended. Exit codes of an instance: 0 drained, 1 boot failed or a bug of ours,
+    70 a call overran its deadline and the grace, 71 the device context is lost, 72 the drain took too long.
+    """
 
     reason: str
     detail: str = ""

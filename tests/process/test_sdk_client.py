@@ -116,6 +116,12 @@ def test_a_deadline_is_at_least_a_millisecond_and_the_client_waits_longer() -> N
     assert options["timeout_s"] > 0.0001
 
 
+@pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://x", "http://", "http://[x"])
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(errors.ConfigError, match="is not an address"):
+        samovar.Client(url, "k")
+
+
 def test_where_the_gateway_is(tmp_path: Path) -> None:
     local = {"SAMOVAR_DATA_DIR": str(tmp_path)}
     with pytest.raises(errors.ConfigError, match="samovar up"):

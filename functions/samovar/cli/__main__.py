@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 
@@ -14,7 +13,6 @@ import click
 from samovar.cli.root import cli
 
 INTERRUPTED = 130
-BROKEN_PIPE = 141
 
 
 def run(arguments: list[str]) -> int:
@@ -27,10 +25,6 @@ def run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo(err=True)
         return INTERRUPTED
-    except BrokenPipeError:
-        # the reader left; leave nothing for the interpreter to flush into the closed pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 (the last line of defence: people get a sentence)
         if "--debug" in arguments:
             traceback.print_exc()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,7 @@ _MAX_ROWS = 40
 @click.option("--allow-pickle", is_flag=True, help="Accept weights that run code when they are read. Trust them first.")
 @verb()
 def deploy(session: Session, target: str, name: str | None, dry_run: bool, allow_pickle: bool) -> None:
-    """Upload the function in FILE (such as app.py) with its folder and weights, and make it live.
+    """Upload the function in FILE (or FILE/app.py) with its folder and weights, and make it live.
 
     Only what object storage does not hold yet is uploaded; a broken upload goes on where it ended.
     """
@@ -103,25 +105,17 @@ def _deployed_text(session: Session, package: Package, deployed: Deployed, num_u
     sent = f"uploaded {size(num_bytes)}" if num_uploaded else "nothing to upload, everything was there"
     example = package.manifest.example
     body = json.dumps(example if example is not None else sample(package.manifest.input_schema), ensure_ascii=False)
+    live = click.style(f"{deployed.name}@{deployed.version}", fg="green", bold=True) + " is live"
     return (
-        f"[bold green]{deployed.name}@{deployed.version}[/bold green] is live [dim]({sent})[/dim]\n"
-        f"  {deployed.url}\n\n"
-        f"samovar invoke {deployed.name} --json {_quoted(body)}\n"
-        f"curl -X POST {deployed.url} -H {_key_header(session)} -d {_quoted(body)}"
+        f"{live} ({sent})\n  {deployed.url}\n\n"
+        f"samovar invoke {deployed.name} --json {shlex.quote(body)}\n"
+        f"curl -X POST {deployed.url} -H {_key_header(session)} -d {shlex.quote(body)}"
     )
 
 
 def _key_header(session: Session) -> str:
     """Return the header for a shell: the key itself only where a person sees it who can read its file anyway."""
     connection = session.client.connection
-    if session.out.is_terminal and connection.source != "given":
+    if sys.stdout.isatty() and connection.source != "given":
         return f'"Authorization: Bearer {connection.api_key}"'
     return '"Authorization: Bearer $SAMOVAR_API_KEY"'
-
-
-def _quoted(text: str) -> str:
-    import shlex
-
-    from rich.markup import escape
-
-    return escape(shlex.quote(text))

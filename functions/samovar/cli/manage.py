@@ -70,6 +70,7 @@ def rm(session: Session, name: str, yes: bool) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("removing needs --yes when nobody can be asked")
-        click.confirm(f"Remove {name} and all its versions?", abort=True, err=True)
+        if not click.confirm(f"Remove {name} and all its versions?", err=True):
+            raise click.UsageError("nothing was removed")
     session.client.request("DELETE", function_path(name))
     session.emit({"name": name, "removed": True}, lambda: f"removed {name}")

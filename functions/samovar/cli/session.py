@@ -65,15 +65,16 @@ class Session:
 
     def emit(self, data: Any, people: Callable[[], Table | str]) -> None:
         """Print `data` as JSON if asked to, else what `people` returns."""
-        if self.as_json:
-            click.echo(json.dumps(data, ensure_ascii=False))
+        shown = json.dumps(data, ensure_ascii=False) if self.as_json else people()
+        if isinstance(shown, str):
+            click.echo(shown)
         else:
-            self.out.print(people())
+            self.out.print(shown)
 
     def note(self, text: str) -> None:
         """Tell people, not programs, what happens."""
         if not self.as_json:
-            self.err.print(text, style="dim")
+            click.secho(text, dim=True, err=True)
 
     def fail(self, error: SamovarError) -> None:
         """Print one clear sentence about `error`; JSON with --json."""
