@@ -29,6 +29,7 @@ logger = logging.getLogger("samovar.instance")
 
 EXIT_OVERRUN = 70
 EXIT_DEVICE_LOST = 71
+EXIT_DRAIN_TIMEOUT = 72
 STATS_MAX_AGE_S = 5.0
 CLAIM_RACE_S = 0.01  # a call being moved between two queues cannot be withdrawn for an instant
 
@@ -229,7 +230,7 @@ class Server:
             return
         if now_s >= self._drain_until_s:
             logger.error("drain: %d calls did not end in time", len(self._calls))
-            self._abandon(0, "drain")
+            self._abandon(EXIT_DRAIN_TIMEOUT, "drain")
             return
         self._set_alarm(min([self._drain_until_s, *(self._next_look_s(call, now_s) for call in self._calls)]))
 

@@ -1,9 +1,9 @@
 """Drives real zygote and instance processes by frames, as the pool manager and a gateway would.
 
-    with Zygote(tmp_path) as zygote:
-        instance = zygote.start(FUNCTIONS / "echo_sum")      # fork a blank, specialise it, wait until it is ready
-        caller = instance.connect()
-        result = caller.call(b'{"values": [1, 2]}')
+with Zygote(tmp_path) as zygote:
+    instance = zygote.start(FUNCTIONS / "echo_sum")      # fork a blank, specialise it, wait until it is ready
+    caller = instance.connect()
+    result = caller.call(b'{"values": [1, 2]}')
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ class Caller:
         self.decoder = wire.caller_side()
         self.frames: deque[Any] = deque()
         self.send(wire.Hello(wire.PROTOCOL_VERSION, token, role, "driver"))
-        self.welcome = self.expect(wire.Welcome)
+        try:
+            self.welcome = self.expect(wire.Welcome)
+        except BaseException:
+            self.close()
+            raise
 
     def send(self, *messages: wire.Message, fds: Iterable[int] = ()) -> None:
         """Write the frames in one piece, with the descriptors."""
@@ -114,11 +118,14 @@ class Instance:
         self.address = address
         self.log = log
         self.manager = manager
+        self.callers: list[Caller] = []
         self.ready: wire.Ready | None = None
         self.process = psutil.Process(pid)
 
     def connect(self, token: str = TOKEN, role: Literal["gateway", "manager"] = "gateway") -> Caller:
-        return Caller(self.address, token, role)
+        caller = Caller(self.address, token, role)
+        self.callers.append(caller)
+        return caller
 
     def control(self) -> Caller:
         """Return the manager's connection."""
@@ -170,6 +177,7 @@ class Zygote:
         self.folder = folder
         self.socket_path = folder / "zygote.sock"
         self.instances: list[Instance] = []
+        self.exits: dict[int, int] = {}
         command = [sys.executable, "-m", "samovar_instance.zygote", "--socket", str(self.socket_path)]
         environment = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
         with (folder / "zygote.log").open("ab") as log:
@@ -182,10 +190,18 @@ class Zygote:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for instance in self.instances:
-            instance.kill()
+        self.clean()
+        self.control.close()
         self.process.terminate()
         self.process.wait(10)
+
+    def clean(self) -> None:
+        """End every instance and close every connection to one."""
+        for instance in self.instances:
+            instance.kill()
+            for caller in instance.callers:
+                caller.close()
+        self.instances.clear()
 
     def fork(self, *, tcp: bool = False, parent: Caller | None = None, **options: Any) -> Instance:
         """Fork a blank (or, from a template's connection, a ready instance)."""
@@ -211,10 +227,10 @@ class Zygote:
 
     def exit_code(self, instance: Instance) -> int:
         """Wait for the zygote's word that the instance ended."""
-        while True:
+        while instance.pid not in self.exits:
             exited = self.control.expect(wire.Exited)
-            if exited.pid == instance.pid:
-                return exited.exit_code
+            self.exits[exited.pid] = exited.exit_code
+        return self.exits.pop(instance.pid)
 
 
 def listen(path: Path, tcp: bool) -> tuple[socket.socket, str]:

@@ -82,9 +82,7 @@ lasts = st.builds(LastBatch, size=st.integers(0, 8), ended_at_s=st.floats(NOW_S 
 
 
 @given(items, specs, lasts)
-def test_a_batch_keeps_its_limits_and_a_wait_its_promise(
-    waiting: list[Item], spec: BatchSpec, last: LastBatch
-) -> None:
+def test_a_batch_keeps_its_limits_and_a_wait_its_promise(waiting: list[Item], spec: BatchSpec, last: LastBatch) -> None:
     decision = decide(NOW_S, waiting, spec, last)
     assert 0 <= decision.take <= min(spec.max_size, len(waiting))
     batch = waiting[: decision.take]

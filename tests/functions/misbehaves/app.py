@@ -5,7 +5,20 @@ from typing import Any, Literal
 
 import samovar as sv
 
-Deed = Literal["raise", "exit", "interrupt", "nan", "unencodable", "memory", "invalid", "sleep", "print", "environ", "big"]
+Deed = Literal[
+    "nothing",
+    "raise",
+    "exit",
+    "interrupt",
+    "nan",
+    "unencodable",
+    "memory",
+    "invalid",
+    "sleep",
+    "print",
+    "environ",
+    "big",
+]
 
 
 class Unprintable(Exception):
