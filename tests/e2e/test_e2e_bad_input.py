@@ -1,0 +1,126 @@
+"""What bad input gets, on the real processes: each row of the list, and nothing hangs past its deadline."""
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from samovar.settings import Secret
+from samovar_storage.blobs import blob_key, verified_key
+from samovar_storage.objects import ObjectStore
+from samovar_storage.settings import StoreSettings
+from support.journeys import Caller
+from support.platform import Platform
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def deployed(caller: Caller) -> Caller:
+    """The caller, with `misbehaves` and `sums` deployed and warm."""
+    caller.deploy("misbehaves")
+    caller.deploy("echo_sum", "sums")
+    caller.answer("sums", {"values": []})
+    return caller
+
+
+@pytest.fixture
+def objects(platform: Platform) -> Iterator[ObjectStore]:
+    """The platform's own object store."""
+    settings = json.loads((platform.data_dir / "settings.json").read_bytes())
+    store = ObjectStore.from_settings(
+        StoreSettings(
+            s3_endpoint=settings["s3_endpoint"],
+            s3_bucket=settings["s3_bucket"],
+            s3_access_key=Secret(settings["s3_access_key"]),
+            s3_secret_key=Secret(settings["s3_secret_key"]),
+        )
+    )
+    yield store
+    store.close()
+
+
+def test_an_unknown_function_is_404_with_near_names(deployed: Caller) -> None:
+    answer = deployed.invoke("misbehavez", {})
+    assert answer.status_code == 404 and answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["code"] == "function_not_found" and "misbehaves" in json.dumps(answer.json())
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({"values": [1, "two"]}, "$.values[1]"),
+        ({"values": 3}, "$.values"),
+        ({}, "$"),
+        ([1], "$"),
+    ],
+)
+def test_a_wrong_type_is_422_with_the_json_path(deployed: Caller, value: object, path: str) -> None:
+    answer = deployed.invoke("sums", value)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["code"] == "invalid_input" and answer.json()["path"] == path, answer.text
+
+
+def test_a_body_over_the_limit_is_413_before_it_was_read(deployed: Caller) -> None:
+    num_sent = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal num_sent
+        while num_sent < 256 * 2**20:
+            num_sent += 2**20
+            yield b"x" * 2**20
+
+    answer = deployed.http.post("/v1/functions/sums/invoke", content=endless())
+    assert answer.status_code == 413 and answer.json()["code"] == "body_too_large"
+    assert num_sent < 256 * 2**20
+
+
+def test_broken_json_is_400(deployed: Caller) -> None:
+    answer = deployed.http.post("/v1/functions/sums/invoke", content=b'{"values": [1,')
+    assert answer.status_code == 400 and answer.json()["code"] == "malformed", answer.text
+
+
+def test_a_function_that_raises_is_500_with_type_and_message(deployed: Caller) -> None:
+    answer = deployed.invoke("misbehaves", {"deed": "raise"})
+    assert answer.status_code == 500, answer.text
+    body = answer.json()
+    assert body["code"] == "function_raised" and body["type"] == "urn:samovar:problem:function_raised"
+    assert "KeyError" in answer.text and "tea" in body["detail"] and "Traceback" not in answer.text
+
+
+def test_a_wrong_key_is_401(deployed: Caller) -> None:
+    answer = deployed.invoke("sums", {"values": []}, authorization="Bearer sv_000000000000_wrong")
+    assert answer.status_code == 401 and answer.json()["code"] == "unauthenticated"
+
+
+def test_a_deadline_that_passes_is_504_in_time(deployed: Caller) -> None:
+    started_s = time.monotonic()
+    answer = deployed.invoke("misbehaves", {"deed": "sleep", "amount": 30}, **{"Samovar-Timeout-Ms": "700"})
+    assert answer.status_code == 504 and answer.json()["code"] == "deadline_exceeded", answer.text
+    assert time.monotonic() - started_s < 10
+    assert deployed.answer("misbehaves", {"deed": "sleep", "amount": 0}) == "done"
+
+
+def test_a_load_that_raises_fails_the_calls_that_wait_with_the_log(caller: Caller) -> None:
+    caller.deploy("raises_in_load")
+    answer = caller.invoke("raises-in-load", "x")
+    assert answer.status_code == 500 and answer.json()["code"] == "load_failed", answer.text
+    assert "the kettle is empty" in answer.text
+
+
+def test_weights_missing_in_the_store_fail_that_function_alone(deployed: Caller, objects: ObjectStore) -> None:
+    deployed.deploy("weighs", "empty-handed")
+    function = deployed.http.get("/v1/functions/empty-handed").json()
+    sha256 = function["manifests"]["1"]["weights"][0]["sha256"]
+    content, _ = objects.get(blob_key(sha256))
+    cached = deployed.http.get("/v1/instances").json()
+    assert not [record for record in cached if record.get("ref") == "empty-handed@1"]
+    objects.delete(blob_key(sha256))
+    try:
+        answer = deployed.invoke("empty-handed", "")
+        assert answer.status_code == 503 and answer.json()["code"] == "weights_missing", answer.text
+        assert deployed.answer("sums", {"values": [7]}) == 7
+    finally:
+        objects.put(blob_key(sha256), content)
+        assert objects.head(verified_key(sha256)) is not None

@@ -1,0 +1,83 @@
+"""A platform that is stopped, killed and started again: state survives, and nothing is left behind."""
+
+import json
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+import redis as redis_sync
+
+from support.journeys import Caller
+from support.platform import Platform, end, environment, start, wait_ready
+from support.processes import processes_mentioning
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.e2e
+
+
+def assert_nothing_left(processes: list[psutil.Process], data_dir: Path) -> None:
+    """No process that was ours runs, and none that names the folder."""
+    wait_until(lambda: not [process for process in processes if _runs(process)], 5, "all of ours to be gone")
+    assert processes_mentioning(str(data_dir)) == []
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def flush(platform: Platform) -> None:
+    """Empty Redis, as if its disk had been lost."""
+    settings = json.loads((platform.data_dir / "settings.json").read_bytes())
+    with redis_sync.Redis.from_url(settings["redis_url"]) as client:
+        client.flushall()
+
+
+def test_state_survives_stops_a_lost_redis_and_a_killed_supervisor(short_path: Path) -> None:
+    """One folder through its lives, because each start costs seconds."""
+    data_dir = short_path / "data"
+    platform = wait_ready(start(data_dir))
+    try:
+        with Caller.of(platform) as caller:
+            caller.deploy("echo_sum")
+            assert caller.answer("echo-sum", {"values": [1, 2]}) == 3
+        key, ours = platform.admin_key, platform.tree()
+        assert len(ours) >= 6, "valkey, weed, gateway, pool, zygote and an instance"
+        flush(platform)
+        assert platform.stop(signal.SIGINT) == 0
+        assert_nothing_left(ours, data_dir)
+
+        platform = wait_ready(start(data_dir))
+        assert platform.admin_key == key
+        with Caller.of(platform) as caller:
+            assert caller.answer("echo-sum", {"values": [2, 2]}) == 4
+        ours = platform.tree()
+        platform.process.kill()
+        platform.process.wait(10)
+        assert [process for process in ours if _runs(process)], "the children outlive a killed supervisor"
+
+        platform = wait_ready(start(data_dir))
+        with Caller.of(platform) as caller:
+            assert caller.answer("echo-sum", {"values": [3, 3]}) == 6
+        ours += platform.tree()
+        platform.process.send_signal(signal.SIGTERM)
+        platform.process.send_signal(signal.SIGINT)
+        assert platform.process.wait(30) == 0
+        assert_nothing_left(ours, data_dir)
+    finally:
+        end(platform)
+
+
+def test_a_stop_while_coming_up_leaves_nothing_behind(short_path: Path) -> None:
+    platform = start(short_path / "data", environ=environment())
+    try:
+        platform.wait_for("progress")
+        wait_until(lambda: len(platform.tree()) >= 2, 20, "the first children")
+        ours = platform.tree()
+        assert platform.stop(signal.SIGTERM) == 0
+        assert_nothing_left(ours, short_path / "data")
+    finally:
+        end(platform)
