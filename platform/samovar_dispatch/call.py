@@ -89,7 +89,8 @@ class Version:
     """What this dispatcher knows about one version: who waits, who serves, and why it may not come up.
 
     suspects: calls to be retried alone, oldest first. isolated: the seat set aside for them. boot_failure: the last
-    one, until an instance comes up. label: its number as edges print it. active: has demand that the demand writer was told about.
+    one, until an instance comes up. label: its number as edges print it. active: the demand
+    writer watches it.
     """
 
     __slots__ = (

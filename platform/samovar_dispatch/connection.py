@@ -15,6 +15,7 @@ import msgspec
 
 from samovar import wire
 from samovar.errors import ProtocolError
+from samovar.lifecycle import State
 from samovar_dispatch.call import Call
 from samovar_dispatch.slots import Seat
 from samovar_storage.records import InstanceRecord
@@ -40,14 +41,14 @@ class InstanceConnection(asyncio.Protocol):
     """Speaks with the instance of `record` once connected; tells `listener` what it says.
 
     in_flight: calls given to it whose id has not ended, by id, oldest first. opened: it welcomed us and may be given
-    calls. closed: resolves when the connection is gone, to the reason in words.
+    calls; was_open: it once was. closed: resolves when the connection is gone, to the reason in words.
     """
 
     def __init__(self, record: InstanceRecord, listener: Listener, peer: str) -> None:
         self.record = record
         self.in_flight: dict[int, Call] = {}
         self.seat: Seat[InstanceConnection] = Seat(self, max(1, record.concurrency))
-        self.opened = False
+        self.opened = self.was_open = False
         self.num_busy = 0
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._peer = peer
@@ -120,10 +121,11 @@ class InstanceConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _on_welcome(self, message: wire.Welcome) -> None:
-        if self.opened or message.version != wire.PROTOCOL_VERSION or message.ref != self.record.ref:
-            raise ProtocolError(f"unexpected Welcome: version {message.version}, {message.ref or 'blank'}")
+        expected = (wire.PROTOCOL_VERSION, self.record.ref, State.READY)
+        if self.opened or (message.version, message.ref, message.state) != expected:
+            raise ProtocolError(f"unexpected Welcome: {message.version}, {message.ref or 'blank'}, {message.state}")
         if self.record.boot_ms == {} and message.boot_ms:
             self.record = msgspec.structs.replace(self.record, boot_ms=message.boot_ms)
         self.seat.slots = max(1, message.concurrency)
-        self.opened = True
+        self.opened = self.was_open = True
         self._listener.on_open(self)

@@ -54,6 +54,7 @@ class Dispatcher:
         self._wheel: DeadlineWheel[Call] = DeadlineWheel()
         self._timer: asyncio.TimerHandle | None = None
         self._seq = 0
+        self._idle: asyncio.Future[None] | None = None
 
     # ---- calls -------------------------------------------------------------------------------------------------
 
@@ -116,6 +117,12 @@ class Dispatcher:
         """Calls whose outcome is still open."""
         return len(self._wheel)
 
+    async def wait_idle(self) -> None:
+        """Return once no call's outcome is open."""
+        while self.num_live:
+            self._idle = self._loop.create_future()
+            await self._idle
+
     def _enqueue(self, call: Call) -> None:
         version = call.version
         if not version.seats.num_slots and not version.members:
@@ -177,6 +184,8 @@ class Dispatcher:
         stats.ended(code, now_s - call.submitted_s)
         if not call.future.done():
             call.future.set_result(outcome)
+        if self._idle is not None and not self._idle.done() and not self.num_live:
+            self._idle.set_result(None)
 
     def _fail(self, call: Call, error: SamovarError) -> None:
         if call.stream is not None:
@@ -277,13 +286,16 @@ class Dispatcher:
 
     def on_goodbye(self, connection: InstanceConnection, message: wire.Goodbye) -> None:
         """The instance takes no more; what it holds still ends there."""
-        connection.opened = False
-        version = self.versions[connection.record.ref]
-        version.seats.close(connection.seat)
+        self.stop_sending(connection)
         if message.reason != "drain":
             log.warning(
                 "instance %s says goodbye: %s %s", connection.record.instance_id, message.reason, message.detail
             )
+
+    def stop_sending(self, connection: InstanceConnection) -> None:
+        """Give this instance no more calls; what it holds still ends there. Idempotent."""
+        connection.opened = False
+        self.versions[connection.record.ref].seats.close(connection.seat)
 
     def on_open(self, connection: InstanceConnection) -> None:
         """An instance is ready for calls: those that waited for one go out."""
@@ -384,7 +396,7 @@ class Dispatcher:
             self._give_up(call, error, error.code)
 
     def _note_cold(self, version: Version) -> None:
-        """Calls that wait now that the last instance is gone wait for a cold start: say so at once."""
+        """Calls that wait now that the last instance is gone wait for a cold start: tell at once."""
         if version.num_queued and not version.members:
             for call in version.queue:
                 call.cold = True

@@ -61,7 +61,7 @@ class FunctionTable:
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:
-    """Return up to three of `known` that look like `name`. At most MAX_NEAR_CANDIDATES of similar length are weighed."""
+    """Return up to three of `known` that look like `name`. At most MAX_NEAR_CANDIDATES are weighed."""
     if len(name) > 100:
         return []
     similar = sorted((abs(len(other) - len(name)), other) for other in known if abs(len(other) - len(name)) <= 3)

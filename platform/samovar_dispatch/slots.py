@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-MAX_PREFETCH = 32
+from samovar.wire import MAX_PIPELINED
+
+MAX_PREFETCH = MAX_PIPELINED
 MAX_PREFETCH_WAIT_S = 0.002
 EWMA_WEIGHT = 0.1
 

@@ -8,11 +8,13 @@ from secrets import token_hex
 
 from litestar import Litestar, Request, Response
 from litestar.datastructures import State
+from litestar.enums import ScopeType
 from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from samovar.errors import MethodNotAllowed, NotFound, RequestError, SamovarError
 from samovar_gateway import metrics, problems
+from samovar_gateway.admin import Admin
 from samovar_gateway.health import livez, readyz
 from samovar_gateway.invoke import InvokeRoute
 from samovar_gateway.state import GatewayState
@@ -24,32 +26,33 @@ FUNCTIONS_PREFIX = "/v1/functions/"
 INVOKE_SUFFIX = "/invoke"
 
 
-def create_app(state: GatewayState, sweeper: Sweeper) -> ASGIApp:
+def create_app(state: GatewayState, admin: Admin, sweeper: Sweeper) -> ASGIApp:
     """Return the ASGI application of this gateway.
 
     The invoke route is matched here, before the router: Litestar gives an `asgi` handler no path parameters, a mount
     at /v1/functions would hide the other routes below it, and the router costs more than the rest of the hot path.
     """
     invoke = InvokeRoute(state, sweeper)
-    others = create_router(state)
+    others = create_router(state, admin)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] == ScopeType.HTTP:
             path = scope["path"]
             if path.endswith(INVOKE_SUFFIX) and path.startswith(FUNCTIONS_PREFIX):
-                await invoke(path[len(FUNCTIONS_PREFIX) : -len(INVOKE_SUFFIX)], scope, receive, send)
+                name = path[len(FUNCTIONS_PREFIX) : -len(INVOKE_SUFFIX)]
+                await invoke(name, scope, receive, send)
                 return
         await others(scope, receive, send)
 
     return app
 
 
-def create_router(state: GatewayState) -> Litestar:
+def create_router(state: GatewayState, admin: Admin) -> Litestar:
     """Return every route but invoke."""
     return Litestar(
-        route_handlers=[livez, readyz, metrics.metrics_route],
+        route_handlers=[livez, readyz, metrics.metrics_route, *admin.handlers],
         exception_handlers={SamovarError: on_error, HTTPException: on_http_error, Exception: on_bug},
-        state=State({"gateway": state, "metrics": metrics.registry(state.dispatcher)}),
+        state=State({"gateway": state, "admin": admin.services, "metrics": metrics.registry(state.dispatcher)}),
         openapi_config=None,
         logging_config=None,
         request_max_body_size=state.settings.max_body_bytes,

@@ -12,7 +12,7 @@ import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from samovar.errors import Forbidden, Unauthenticated
+from samovar.errors import Forbidden, Unauthenticated, Unavailable
 from samovar_storage.records import ApiKeyRecord
 
 MAX_REMEMBERED = 10_000
@@ -51,9 +51,11 @@ class KeyTable:
         self.loaded = True
 
     def authenticate(self, header: bytes | None) -> Principal:
-        """Return who sent this Authorization header. Raises Unauthenticated."""
+        """Return who sent this Authorization header. Raises Unauthenticated; Unavailable until keys are known."""
         principal = self._remembered.get(header)  # type: ignore[arg-type]
         if principal is None:
+            if not self.loaded:
+                raise Unavailable("this gateway is starting and does not know the API keys yet", retry_after_s=1.0)
             principal = self._verify(header or b"")
             if len(self._remembered) >= MAX_REMEMBERED:
                 self._remembered.clear()

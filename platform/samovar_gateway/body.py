@@ -27,7 +27,7 @@ class BodyReader:
 
         Args:
             length: the Content-Length header, checked by the HTTP parser to be a number.
-        Raises: BodyTooLarge as soon as it is known, ClientTooSlow when it does not come, Cancelled when the client left.
+        Raises: BodyTooLarge as soon as it is known, ClientTooSlow if it does not come, Cancelled if the client left.
         """
         if length is not None and int(length) > self._max_body_bytes:
             raise self._too_large()
@@ -36,7 +36,8 @@ class BodyReader:
         try:
             message = await receive()
             if message["type"] == "http.request" and not message["more_body"]:
-                return self._checked(message["body"])
+                self._check(message["body"])
+                return message["body"]
             return await self._read_on(message, receive)
         except asyncio.CancelledError:
             if task not in self._sweeper.late:
@@ -51,16 +52,15 @@ class BodyReader:
         body = bytearray()
         while message["type"] == "http.request":
             body += message["body"]
-            self._checked(body)
+            self._check(body)
             if not message["more_body"]:
                 return bytes(body)
             message = await receive()
         raise Cancelled
 
-    def _checked(self, body: Any) -> Any:
+    def _check(self, body: bytes | bytearray) -> None:
         if len(body) > self._max_body_bytes:
             raise self._too_large()
-        return body
 
     def _too_large(self) -> BodyTooLarge:
         return BodyTooLarge(

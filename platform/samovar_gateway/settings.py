@@ -14,7 +14,7 @@ class GatewaySettings(StoreSettings, frozen=True, kw_only=True):
     """Where the gateway listens and what it lets through."""
 
     host: Annotated[str, Meta(description="Address the gateway listens on")] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535, description="Port of the gateway; 0 picks a free one")] = 8700
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port of the gateway; 0 picks a free one")] = 8080
     admin_key: Annotated[
         Secret, Meta(description="An admin API key (sv_<id>_<secret>) that is registered at start; empty for none")
     ] = Secret("")

@@ -1,0 +1,88 @@
+"""Functions, instances and boot failures as Redis announces them: reloaded at every resync, then message by message.
+
+While Redis is away what was known stays: calls go on without it. This module knows which message means what; it does
+not know what follows from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import msgspec
+from redis.asyncio import Redis
+
+from samovar_dispatch.dispatcher import Dispatcher
+from samovar_dispatch.functions import FunctionTable
+from samovar_dispatch.membership import Membership
+from samovar_storage import keys, live
+from samovar_storage.failures import translating
+from samovar_storage.records import BootFailure, FunctionRecord, InstanceRecord, loads
+from samovar_storage.subscribe import Message, subscribe
+
+log = logging.getLogger(__name__)
+
+RELOAD_SLICE = 100  # records decoded between two turns of the event loop
+
+
+class Mirror:
+    """One per dispatcher; `run` keeps it current."""
+
+    def __init__(self, redis: Redis, dispatcher: Dispatcher, functions: FunctionTable, membership: Membership) -> None:
+        self._redis = redis
+        self._dispatcher = dispatcher
+        self._functions = functions
+        self._membership = membership
+
+    async def run(self) -> None:
+        """Follow the channels until cancelled. Raises StoreUnavailable when a reload fails: run it again."""
+        channels = (keys.CHANNEL_FUNCTIONS, keys.CHANNEL_INSTANCES, keys.CHANNEL_BOOT)
+        async for event in subscribe(self._redis, *channels):
+            if not isinstance(event, Message):
+                await self.reload()
+                continue
+            try:
+                await self._apply(event)
+            except msgspec.MsgspecError as error:
+                log.warning("unreadable message on %s: %s", event.channel, error)
+
+    async def reload(self) -> None:
+        """Everything is as Redis has it now. An index that is being rebuilt takes nothing away."""
+        with translating("the functions"):
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.exists(keys.REGISTRY_BUILT)
+                pipe.hgetall(keys.FUNCTIONS)
+                is_built, rows = await pipe.execute()
+        for number, data in enumerate(rows.values()):
+            if number % RELOAD_SLICE == RELOAD_SLICE - 1:
+                await asyncio.sleep(0)
+            self._functions.put(loads(data, FunctionRecord))
+        if is_built:
+            self._functions.keep_only(name.decode() for name in rows)
+            self._functions.loaded = True
+        self._membership.replace((await live.instances(self._redis)).values())
+
+    async def _apply(self, message: Message) -> None:
+        if message.channel == keys.CHANNEL_INSTANCES:
+            self._membership.put(loads(message.data, InstanceRecord))
+        elif message.channel == keys.CHANNEL_BOOT:
+            self._dispatcher.boot_failed(loads(message.data, BootFailure))
+        else:
+            await self._reload_function(message.data.decode())
+
+    async def _reload_function(self, name: str) -> None:
+        with translating("a function"):
+            data = await self._redis.hget(keys.FUNCTIONS, name)
+        if data is None:
+            self._functions.remove(name)
+        else:
+            self._functions.put(loads(data, FunctionRecord))
+            self._membership.link_known()
+
+
+async def recall_boot_failure(redis: Redis, dispatcher: Dispatcher, ref: str) -> None:
+    """A version that is still backing off from a failed boot fails its waiting calls with that error."""
+    failure = await live.boot_failure(redis, ref)
+    if failure is not None and failure.retry_at_s > time.time():
+        dispatcher.boot_failed(failure)

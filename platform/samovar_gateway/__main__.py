@@ -1,0 +1,54 @@
+"""`python -m samovar_gateway --config FILE`: one gateway.
+
+SIGTERM and SIGINT: not ready any more, nothing new is taken in, running calls finish by their deadlines, exit 0.
+A second one does not wait for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import socket
+import sys
+
+import uvloop
+
+from samovar import settings as settings_reader
+from samovar.errors import SamovarError
+from samovar_gateway.gateway import Gateway
+from samovar_gateway.server import listen
+from samovar_gateway.settings import GatewaySettings
+
+log = logging.getLogger("samovar.gateway")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run until told to stop; return the exit code of what went wrong, 0 if nothing did."""
+    parser = argparse.ArgumentParser(prog="samovar_gateway", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--config", help="settings file (JSON, 0600); every setting may also be a SAMOVAR_ variable")
+    parser.add_argument("--host", help="address to listen on")
+    parser.add_argument("--port", type=int, help="port to listen on, 0 = a free one")
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        settings = settings_reader.read(GatewaySettings, vars(arguments))
+        with listen(settings.host, settings.port) as listener:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(_serve(settings, listener))
+    except SamovarError as error:
+        log.error("%s", error.detail)
+        return error.exit_code
+    return 0
+
+
+async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
+    gateway = Gateway(settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, gateway.request_stop)
+    await gateway.run(listener)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""One gateway process: its parts made, started, drained and closed in order. This module does not know HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from samovar_dispatch.demand import DemandWriter
+from samovar_dispatch.dispatcher import Dispatcher
+from samovar_dispatch.functions import FunctionTable
+from samovar_dispatch.membership import Membership
+from samovar_dispatch.mirror import Mirror
+from samovar_gateway.admin import Admin
+from samovar_gateway.app import create_app
+from samovar_gateway.auth import KeyTable
+from samovar_gateway.background import keep_running, mirror_keys, watch_registry
+from samovar_gateway.server import Server, create_server, serve
+from samovar_gateway.settings import GatewaySettings
+from samovar_gateway.state import GatewayState
+from samovar_gateway.streaming import HalfSentFilter
+from samovar_gateway.sweep import Sweeper
+from samovar_storage.live import connect_async, connect_sync
+from samovar_storage.objects import ObjectStore
+from samovar_storage.registry import Registry
+
+log = logging.getLogger("samovar.gateway")
+
+
+class Gateway:
+    """Everything one gateway consists of. `run` returns once it has drained."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        gateway_id = settings.gateway_id or f"{settings.node or socket.gethostname()}-{os.getpid()}"
+        self._demand = DemandWriter(gateway_id)
+        dispatcher = Dispatcher(asyncio.get_running_loop(), self._demand.notice)
+        functions = FunctionTable(dispatcher)
+        self._membership = Membership(dispatcher, gateway_id)
+        self._sync_redis = connect_sync(settings.redis_url.reveal())
+        objects = ObjectStore.from_settings(settings)
+        self.state = GatewayState(
+            settings=settings,
+            redis=connect_async(settings.redis_url.reveal()),
+            objects=objects,
+            registry=Registry(objects, self._sync_redis),
+            keys=KeyTable(),
+            dispatcher=dispatcher,
+            functions=functions,
+        )
+        self._mirror = Mirror(self.state.redis, dispatcher, functions, self._membership)
+        self._admin = Admin(self.state)
+        self._sweeper = Sweeper(dispatcher, settings.body_timeout_s)
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    def request_stop(self) -> None:
+        """Begin to drain; asked a second time, do not wait for running calls."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def run(self, listener: socket.socket) -> None:
+        """Serve on `listener` until asked to stop. Raises SamovarError when a store cannot be used at start."""
+        await asyncio.to_thread(self._prepare_stores)
+        logging.getLogger("uvicorn.error").addFilter(HalfSentFilter())
+        server = create_server(create_app(self.state, self._admin, self._sweeper))
+        serving = asyncio.create_task(serve(server, listener))
+        parts = self._parts()
+        try:
+            await server.is_up.wait()
+            self.state.listening = True
+            log.info("listening on http://%s:%d", *listener.getsockname()[:2])
+            await self._stop.wait()
+            await self._drain()
+        finally:
+            await self._close(server, serving, parts)
+
+    def _prepare_stores(self) -> None:
+        """Check both stores and make sure that the index mirrors object storage and the admin key exists."""
+        self.state.objects.ensure_bucket()
+        self.state.registry.ensure_built()
+        admin_key = self._settings.admin_key.reveal()
+        if admin_key:
+            self.state.registry.keys.create("admin", ["admin"], token=admin_key)
+
+    def _parts(self) -> list[asyncio.Future[None]]:
+        state = self.state
+        named: dict[str, Callable[[], Awaitable[None]]] = {
+            "mirror of functions and instances": self._mirror.run,
+            "mirror of API keys": partial(mirror_keys, state.redis, state.keys),
+            "demand": partial(self._demand.run, state.redis, state.dispatcher),
+            "sweep": self._sweeper.run,
+            "registry": partial(watch_registry, state.registry),
+        }
+        return [asyncio.ensure_future(keep_running(name, part)) for name, part in named.items()]
+
+    async def _drain(self) -> None:
+        """Take nothing new in and wait until every call that runs has its outcome."""
+        self.state.draining = True
+        dispatcher = self.state.dispatcher
+        log.info("draining: %d calls run or wait", dispatcher.num_live)
+        try:
+            async with asyncio.timeout(self._settings.drain_timeout_s):
+                waits = [asyncio.ensure_future(wait) for wait in (dispatcher.wait_idle(), self._hurry.wait())]
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            log.warning("%d calls were not finished in time", dispatcher.num_live)
+
+    async def _close(self, server: Server, serving: asyncio.Task[None], parts: list[asyncio.Future[None]]) -> None:
+        server.should_exit = True
+        await asyncio.wait({serving})
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
+        await self._membership.close()
+        self._admin.close()
+        await self.state.redis.aclose()
+        self._sync_redis.close()
