@@ -6,7 +6,7 @@ Every function raises StoreUnavailable when Redis does not answer in time, and B
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -295,7 +295,7 @@ async def logs_after(redis: redis_async.Redis, name: str, after: str, wait_s: fl
     return [loads(fields[b"line"], LogLine) for _, fields in rows], _text(rows[-1][0])
 
 
-async def follow_logs(redis: redis_async.Redis, name: str, after: str) -> AsyncIterator[LogLine]:
+async def follow_logs(redis: redis_async.Redis, name: str, after: str) -> AsyncGenerator[LogLine, None]:
     """Yield lines after the stream id as they come, until the caller stops asking."""
     while True:
         lines, after = await logs_after(redis, name, after, wait_s=SOCKET_TIMEOUT_S / 2)

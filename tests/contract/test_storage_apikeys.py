@@ -11,6 +11,7 @@ from samovar.errors import InvalidInput, NotFound
 from samovar_storage import keys
 from samovar_storage.apikeys import ApiKeys, new_token, object_key, split_token
 from samovar_storage.objects import ObjectStore
+from support.listening import listening
 
 
 @pytest.fixture
@@ -43,9 +44,7 @@ def test_a_revoked_key_is_gone_everywhere_and_said_so(
     api_keys: ApiKeys, object_store: ObjectStore, redis: redis_sync.Redis
 ) -> None:
     record, _ = api_keys.create("ci", ["deploy"])
-    with redis.pubsub(ignore_subscribe_messages=True) as subscription:
-        subscription.subscribe(keys.CHANNEL_API_KEYS)
-        subscription.get_message(timeout=1)
+    with listening(redis, keys.CHANNEL_API_KEYS) as subscription:
         api_keys.revoke(record.key_id)
         message = subscription.get_message(timeout=5)
     assert message is not None and message["data"] == record.key_id.encode()

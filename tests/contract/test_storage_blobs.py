@@ -5,12 +5,12 @@ from __future__ import annotations
 import httpx
 import pytest
 import redis as redis_sync
-from support.versions import sha256
 
 from samovar.errors import InvalidInput
 from samovar.spec import BlobRef
 from samovar_storage.blobs import Blobs, UploadPlan, blob_key, verified_key
 from samovar_storage.objects import ObjectStore
+from support.versions import sha256
 
 MIB = 1024 * 1024
 SMALL = b"small blob"

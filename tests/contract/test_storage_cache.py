@@ -14,14 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.stores import Stores
-from support.versions import sha256, store_version
 
 from samovar.errors import DeployRefused, DiskFull, NotFound, WeightsMissing
 from samovar.spec import BlobRef, Manifest
 from samovar_storage.blobs import blob_key
 from samovar_storage.cache import NodeCache
 from samovar_storage.objects import ObjectStore
+from support.stores import Stores
+from support.versions import sha256, store_version
 
 MIB = 1024 * 1024
 WEIGHTS = {"model.safetensors": b"w" * (3 * MIB), "sub/tokenizer.json": b"{}", "empty.txt": b""}

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.stores import Stores
 
 from samovar.errors import BadCredential, Conflict, NotFound, SamovarError, StoreUnavailable
 from samovar.settings import Secret
 from samovar_storage.objects import ObjectStore, Part, put_or_same
+from support.stores import Stores
 
 MIB = 1024 * 1024
 NUM_WRITERS = 8

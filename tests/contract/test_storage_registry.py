@@ -8,7 +8,6 @@ from collections.abc import Callable
 import msgspec
 import pytest
 import redis as redis_sync
-from support.versions import store_version
 
 from samovar.errors import Conflict, DeployRefused, FunctionNotFound, InvalidInput, NotFound, StoreUnavailable
 from samovar.spec import Manifest, Route, Scaling
@@ -16,6 +15,8 @@ from samovar_storage import keys
 from samovar_storage.live import connect_sync
 from samovar_storage.objects import ObjectStore
 from samovar_storage.registry import Registry, manifest_key, route_key
+from support.listening import listening
+from support.versions import store_version
 
 
 @pytest.fixture
@@ -28,15 +29,16 @@ def manifest(object_store: ObjectStore) -> Manifest:
     return store_version(object_store, version=0)
 
 
-def together(num_threads: int, work: Callable[[int], None]) -> list[BaseException]:
+def together(num_threads: int, work: Callable[[int], None]) -> list[Exception]:
     """Run `work(i)` in threads that start together; return what they raised."""
-    barrier, raised = threading.Barrier(num_threads), []
+    barrier = threading.Barrier(num_threads)
+    raised: list[Exception] = []
 
     def run(number: int) -> None:
         barrier.wait()
         try:
             work(number)
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - reported to the test below
             raised.append(error)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(num_threads)]
@@ -58,9 +60,7 @@ def test_versions_are_numbered_and_the_newest_gets_all_traffic(registry: Registr
 
 
 def test_subscribers_hear_of_a_deploy(registry: Registry, redis: redis_sync.Redis, manifest: Manifest) -> None:
-    with redis.pubsub(ignore_subscribe_messages=True) as subscription:
-        subscription.subscribe(keys.CHANNEL_FUNCTIONS)
-        subscription.get_message(timeout=1)
+    with listening(redis, keys.CHANNEL_FUNCTIONS) as subscription:
         registry.publish_version(manifest)
         message = subscription.get_message(timeout=5)
     assert message is not None and message["data"] == b"embed"

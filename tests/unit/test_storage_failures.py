@@ -13,12 +13,12 @@ from botocore.exceptions import ClientError
 from samovar import errors
 from samovar_storage.failures import BOTO, REDIS, S3_CODES, translate, translating
 
-REDIS_CLASSES = [
+REDIS_CLASSES: list[type[Exception]] = [
     cls
     for _, cls in inspect.getmembers(redis.exceptions, inspect.isclass)
     if issubclass(cls, redis.exceptions.RedisError | redis.exceptions.RedisClusterException)
 ]
-BOTO_CLASSES = [
+BOTO_CLASSES: list[type[Exception]] = [
     cls
     for _, cls in inspect.getmembers(botocore.exceptions, inspect.isclass)
     if issubclass(cls, botocore.exceptions.BotoCoreError)
