@@ -13,7 +13,7 @@ from typing import Any
 
 from samovar.errors import Conflict
 from samovar_pool import topology
-from samovar_pool.adopt import adopt
+from samovar_pool.adopt import adopt, adopt_zygotes
 from samovar_pool.backends.local import LocalBackend
 from samovar_pool.backends.rundir import RunDir
 from samovar_pool.devices import find_devices
@@ -22,7 +22,6 @@ from samovar_pool.layers import Layers
 from samovar_pool.leader import Lease, NodeLock
 from samovar_pool.logs import LogShipper
 from samovar_pool.manager import Manager
-from samovar_pool.model import BASE_ENVIRONMENT
 from samovar_pool.observer import Observer
 from samovar_pool.preload import Learner, read_learned
 from samovar_pool.prepare import Preparer
@@ -123,10 +122,9 @@ class Node:
         self._recorder.fence = await self._lease.acquire()
         self._own("lease", self._lease.keep())
         self._own("messages", self.signals.follow())
-        await self.signals.has_functions.wait()
+        await adopt_zygotes(self.backend)
+        await self.signals.wait_for_functions()
         await adopt(self.backend, self.catalogue)
-        if BASE_ENVIRONMENT not in self.backend.zygotes:
-            self.backend.start_environment(BASE_ENVIRONMENT)
         self._own("demand", self.signals.poll())
         self._own("records", self._recorder.run())
         self._own("check of records", self._recorder.verify())

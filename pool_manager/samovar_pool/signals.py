@@ -6,6 +6,7 @@ When Redis does not answer, everything stays as last known and `known` says so. 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from samovar_storage.subscribe import Message, Resync, subscribe
 logger = logging.getLogger("samovar.pool")
 
 BUSY_POLL_S = 0.1  # while anything waits: gateways write this often
+INDEX_POLL_S = 0.2
+INDEX_POLL_S = 0.1  # until the index is built: an empty one is announced by nobody
 UNKNOWN_AFTER_S = 3.0
 
 
@@ -49,6 +52,14 @@ class Signals:
         """Return whether demand was read lately (monotonic seconds)."""
         return now_s - self._read_at_s < UNKNOWN_AFTER_S
 
+    async def wait_for_functions(self) -> None:
+        """Return once the index of functions is whole, and mirrored here."""
+        while not self.has_functions.is_set():
+            await self._reload_functions()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(INDEX_POLL_S):
+                    await self.has_functions.wait()
+
     async def follow(self) -> None:
         """Apply messages as they come, for ever. A wake-up counts as a demand of one until demand is read."""
         events = subscribe(self._redis, keys.CHANNEL_WAKE, keys.CHANNEL_FUNCTIONS)
@@ -61,6 +72,16 @@ class Signals:
                 else:
                     await self._reload_function(event.data.decode())
                 self._on_wake()
+
+    async def wait_for_functions(self) -> None:
+        """Return once the index was read. A gateway builds it without a message, perhaps after we looked first."""
+        while not self.has_functions.is_set():
+            await self._reload_functions()
+            try:
+                async with asyncio.timeout(INDEX_POLL_S):
+                    await self.has_functions.wait()
+            except TimeoutError:
+                continue
 
     def _woken(self, message: Message) -> None:
         ref = message.data.decode()
