@@ -73,16 +73,6 @@ class Signals:
                     await self._reload_function(event.data.decode())
                 self._on_wake()
 
-    async def wait_for_functions(self) -> None:
-        """Return once the index was read. A gateway builds it without a message, perhaps after we looked first."""
-        while not self.has_functions.is_set():
-            await self._reload_functions()
-            try:
-                async with asyncio.timeout(INDEX_POLL_S):
-                    await self.has_functions.wait()
-            except TimeoutError:
-                continue
-
     def _woken(self, message: Message) -> None:
         ref = message.data.decode()
         self.woken_at_s[ref] = time.monotonic()
