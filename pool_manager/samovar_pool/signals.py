@@ -25,7 +25,6 @@ from samovar_storage.subscribe import Message, Resync, subscribe
 logger = logging.getLogger("samovar.pool")
 
 BUSY_POLL_S = 0.1  # while anything waits: gateways write this often
-INDEX_POLL_S = 0.2
 INDEX_POLL_S = 0.1  # until the index is built: an empty one is announced by nobody
 UNKNOWN_AFTER_S = 3.0
 
