@@ -14,6 +14,7 @@ from samovar_pool.backends import procfs
 from samovar_pool.backends.instance import Instance
 from samovar_pool.backends.local import LocalBackend
 from samovar_pool.backends.rundir import Note
+from samovar_pool.model import BASE_ENVIRONMENT
 from samovar_pool.versions import Catalogue
 
 logger = logging.getLogger("samovar.pool")
@@ -21,22 +22,38 @@ logger = logging.getLogger("samovar.pool")
 ANSWER_S = 2.0
 
 
+async def adopt_zygotes(backend: LocalBackend) -> None:
+    """The zygotes an earlier manager left belong to `backend` afterwards; the base environment has or gets one.
+
+    Needs to know no function, and comes first: the imports of a new zygote take longest of all that is started.
+    """
+    notes = [note for note in _alive(backend) if note.kind == "zygote"]
+    await asyncio.gather(*(_adopt_zygote(backend, note) for note in notes))
+    if BASE_ENVIRONMENT not in backend.zygotes:
+        backend.start_environment(BASE_ENVIRONMENT)
+
+
 async def adopt(backend: LocalBackend, catalogue: Catalogue) -> None:
-    """What an earlier manager left alive and usable belongs to `backend` afterwards; the rest is gone."""
+    """The blanks, instances and templates an earlier manager left alive and usable belong to `backend` afterwards; the
+    rest is gone."""
+    processes = [note for note in _alive(backend) if note.kind != "zygote"]
+    await asyncio.gather(*(_adopt_process(backend, note, catalogue) for note in processes))
+    backend.preparer.unpin_all_but(set(backend.instances))
+    zygotes = {"zygote", *(zygote.key for zygote in backend.zygotes.values())}  # the base one may still be starting
+    backend.run.remove_strays(zygotes | set(backend.instances))
+    if processes:
+        logger.info("adopted %d of %d processes of an earlier manager", len(backend.instances), len(processes))
+
+
+def _alive(backend: LocalBackend) -> list[Note]:
+    """Return the notes whose process still runs; the others are forgotten."""
     notes = backend.run.notes()
     alive = [note for note in notes if note.pid and procfs.start_ticks(note.pid) == note.start_ticks]
     kept = {note.instance_id for note in alive}
     for note in notes:
         if note.instance_id not in kept:
             backend.run.forget(note.instance_id)
-    zygotes = [note for note in alive if note.kind == "zygote"]
-    processes = [note for note in alive if note.kind != "zygote"]
-    await asyncio.gather(*(_adopt_zygote(backend, note) for note in zygotes))
-    await asyncio.gather(*(_adopt_process(backend, note, catalogue) for note in processes))
-    backend.preparer.unpin_all_but(set(backend.instances))
-    backend.run.remove_strays({i for i in backend.instances} | {zygote.key for zygote in backend.zygotes.values()})
-    if alive:
-        logger.info("adopted %d of %d processes of an earlier manager", len(backend.instances), len(processes))
+    return alive
 
 
 async def _adopt_zygote(backend: LocalBackend, note: Note) -> None:

@@ -181,7 +181,7 @@ def test_bodies_that_are_wrong(admin: httpx.Client) -> None:
     problem(admin.get("/v1/functions/fn/logs?lines=many"), 422, "invalid_input")
     problem(admin.get("/v1/nothing"), 404, "not_found")
     problem(admin.put("/v1/functions"), 405, "method_not_allowed")
-    near = problem(admin.get("/v1/functions/fm"), 404, "function_not_found")
+    near = problem(admin.get("/v1/functions/fnn"), 404, "function_not_found")
     assert near["near"] == ["fn"] and "did you mean fn?" in near["detail"]
 
 
