@@ -99,7 +99,7 @@ class Specialise(Message, array_like=True, tag=5, gc=False):
 
 
 class Drain(Message, array_like=True, tag=6, gc=False):
-    """Admit nothing more, give back what has not started, finish what runs, then exit 0 (72 if `timeout_s` passed first).
+    """Admit nothing more, give back what has not started, finish what runs, then exit 0; 72 if timeout_s passed first.
 
     if_idle: answer Stats and go on if any work is in flight.
     """

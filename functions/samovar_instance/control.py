@@ -27,7 +27,8 @@ HELLO_TIMEOUT_S = 5.0
 MAX_PEERS = 64
 MAX_HELLO_BYTES = 64 * 1024
 MAX_CONTROL_BYTES = 64 * 1024 * 1024
-MAX_FDS_PER_MESSAGE = 16
+MAX_FDS_PER_READ = 16
+MAX_UNCLAIMED_FDS = 64
 
 
 class Peer:
@@ -170,6 +171,9 @@ class ControlServer:
             return []
         except OSError:
             data = b""
+        if len(peer.fds) > MAX_UNCLAIMED_FDS:
+            self.refuse(peer, wire.Goodbye("protocol", f"{len(peer.fds)} descriptors that no frame claims"))
+            return []
         if not data:
             if peer.decoder.num_pending_bytes:
                 logger.warning("a control connection ended in the middle of a frame")
@@ -184,7 +188,7 @@ class ControlServer:
     def _receive(self, peer: Peer) -> bytes:
         if peer.sock.family != socket.AF_UNIX:
             return peer.sock.recv(65536)
-        data, fds, _, _ = socket.recv_fds(peer.sock, 65536, MAX_FDS_PER_MESSAGE)
+        data, fds, _, _ = socket.recv_fds(peer.sock, 65536, MAX_FDS_PER_READ)
         for fd in fds:
             os.set_inheritable(fd, False)
         peer.fds.extend(fds)

@@ -1,12 +1,37 @@
-"""Fixtures of the process tests."""
+"""Fixtures of the process tests: one zygote, and one pool manager, for all of them; both take seconds to start."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from samovar_storage.embedded import EmbeddedSeaweed, EmbeddedValkey
 from support.instance_driver import Zygote
+from support.pool import Pool, running_pool
+from support.stores import stores_for_a_test
+
+POOL_DATABASE = 15  # beyond those handed to tests, which are flushed in between
+
+
+@pytest.fixture(scope="session")
+def shared_pool(
+    valkey: EmbeddedValkey, seaweed: EmbeddedSeaweed, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pool]:
+    stores = stores_for_a_test(valkey, seaweed, 0)
+    url = valkey.redis_url.rsplit("/", 1)[0] + f"/{POOL_DATABASE}"
+    with running_pool(replace(stores, redis_url=url), tmp_path_factory.mktemp("pool")) as pool:
+        yield pool
+
+
+@pytest.fixture
+def pool(shared_pool: Pool) -> Pool:
+    """The pool, running, with nothing deployed and nothing demanded."""
+    shared_pool.reset()
+    if not shared_pool.is_running():
+        shared_pool.start()
+    return shared_pool
 
 
 @pytest.fixture(scope="session")

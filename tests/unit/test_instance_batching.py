@@ -63,7 +63,8 @@ JUST_RAN_3 = LastBatch(3, NOW_S - 0.001)
 )
 def test_decisions(waiting: list[Item], last: LastBatch, expected: Decision) -> None:
     decision = decide(NOW_S, waiting, SPEC, last)
-    assert (decision.take, decision.wait_until_s) == (expected.take, pytest.approx(expected.wait_until_s))
+    assert decision.take == expected.take
+    assert decision.wait_until_s == pytest.approx(expected.wait_until_s)
 
 
 items = st.lists(

@@ -35,9 +35,11 @@ def _values(kind: Any) -> st.SearchStrategy[Any]:
 
 def messages(kinds: list[Any]) -> st.SearchStrategy[Any]:
     """Any message of these kinds, every field filled."""
-    return st.one_of(
-        st.builds(kind, **{field.name: _values(field.type) for field in msgspec.structs.fields(kind)}) for kind in kinds
-    )
+
+    def build(kind: Any) -> st.SearchStrategy[Any]:
+        return st.builds(kind, **{field.name: _values(field.type) for field in msgspec.structs.fields(kind)})
+
+    return st.one_of([build(kind) for kind in kinds])
 
 
 @given(st.lists(messages(TO_INSTANCE), max_size=5), st.data())

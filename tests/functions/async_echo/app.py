@@ -16,5 +16,5 @@ async def async_echo(text: str, sleep_s: float = 0.0, block_s: float = 0.0) -> s
     except asyncio.CancelledError:
         print("cancelled", text, flush=True)
         raise
-    time.sleep(block_s)
+    time.sleep(block_s)  # noqa: ASYNC251 (this is what the test is about)
     return text

@@ -1,0 +1,91 @@
+"""Generator handlers on a real instance: chunks, credit, cancellation, failures half-way."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from samovar import wire
+from support.instance_driver import FUNCTIONS, Caller, Instance, Zygote
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def instance(zygote: Zygote) -> Instance:
+    return zygote.start(FUNCTIONS / "streams")
+
+
+@pytest.fixture
+def caller(instance: Instance) -> Caller:
+    return instance.connect()
+
+
+def chunks(caller: Caller, count: int) -> list[int]:
+    return [msgspec.json.decode(caller.expect(wire.Chunk).body)["i"] for _ in range(count)]
+
+
+def test_every_item_is_a_chunk_and_an_end_follows(caller: Caller) -> None:
+    number = caller.invoke({"n": 3}, accept_stream=True)
+    assert chunks(caller, 3) == [0, 1, 2]
+    assert caller.expect(wire.End).id == number
+
+
+def test_a_caller_that_takes_no_stream_gets_lines(caller: Caller) -> None:
+    caller.invoke({"n": 3})
+    assert caller.expect(wire.Result).body == b'{"i":0}\n{"i":1}\n{"i":2}\n'
+
+
+def test_a_stream_goes_no_further_than_its_credit(caller: Caller, instance: Instance) -> None:
+    number = caller.invoke({"n": 100}, accept_stream=True)
+    assert chunks(caller, wire.STREAM_WINDOW) == list(range(wire.STREAM_WINDOW))
+    with pytest.raises(TimeoutError):
+        while True:
+            assert not isinstance(caller.next(timeout_s=0.2), wire.Chunk)
+    caller.send(wire.Credit(number, 5))
+    assert chunks(caller, 5) == list(range(wire.STREAM_WINDOW, wire.STREAM_WINDOW + 5))
+    caller.send(wire.Credit(number, 1000))
+    assert len(chunks(caller, 100 - wire.STREAM_WINDOW - 5)) == 79
+    assert caller.expect(wire.End).id == number
+
+
+@pytest.mark.parametrize("pause_s", [0.02, 0.0], ids=["while it runs", "while it waits for credit"])
+def test_cancel_closes_the_generator(caller: Caller, instance: Instance, pause_s: float) -> None:
+    number = caller.invoke({"n": 1_000_000, "pause_s": pause_s}, accept_stream=True)
+    chunks(caller, 2)
+    caller.send(wire.Cancel(number))
+    frame = caller.next()
+    while isinstance(frame, wire.Chunk):
+        frame = caller.next()
+    assert isinstance(frame, wire.Failure) and frame.code == "cancelled"
+    wait_until(lambda: "stream closed" in instance.log_text())
+    caller.invoke({"n": 1}, accept_stream=True)
+    assert chunks(caller, 1) == [0], "the slot is free"
+
+
+def test_a_reader_that_vanishes_closes_the_generator(caller: Caller, instance: Instance) -> None:
+    caller.invoke({"n": 1_000_000}, accept_stream=True)
+    chunks(caller, 1)
+    caller.close()
+    wait_until(lambda: "stream closed" in instance.log_text())
+
+
+def test_an_error_half_way_ends_the_stream_with_it(caller: Caller) -> None:
+    caller.invoke({"n": 5, "fail_at": 2}, accept_stream=True)
+    assert chunks(caller, 2) == [0, 1]
+    assert caller.expect(wire.Failure).detail == "ValueError: spilt"
+
+
+def test_wrong_input_fails_before_the_first_item(caller: Caller) -> None:
+    caller.invoke({"n": "many"}, accept_stream=True)
+    assert caller.expect(wire.Failure).code == "invalid_input"
+
+
+def test_a_deadline_ends_a_stream(caller: Caller, instance: Instance) -> None:
+    caller.invoke({"n": 1000, "pause_s": 0.02}, timeout_ms=100, accept_stream=True)
+    frame = caller.next()
+    while isinstance(frame, wire.Chunk):
+        frame = caller.next()
+    assert isinstance(frame, wire.Failure)
+    assert (frame.code, frame.extra["phase"]) == ("deadline_exceeded", "run")
