@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 import uvloop
@@ -25,7 +25,7 @@ from samovar.errors import ProtocolError
 class FakeInstance(asyncio.Protocol):
     """One caller's connection."""
 
-    busy_left: dict[str, int] = {}
+    busy_left: ClassVar[dict[str, int]] = {}
 
     def __init__(self, ref: str, token: str, concurrency: int) -> None:
         self.ref, self.token, self.concurrency = ref, token, concurrency

@@ -1,0 +1,310 @@
+"""Invocations through a real gateway and stand-in instances."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+import redis as redis_sync
+
+from samovar.spec import Limits
+from samovar_storage import keys
+from samovar_storage.objects import ObjectStore
+from samovar_storage.records import BootFailure, dumps
+from support.folders import short_folder
+from support.gateway import Gateway, milliseconds, now_s, running_gateway
+from support.stores import stores_for_a_test
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def gateway(valkey: Any, seaweed: Any) -> Iterator[Gateway]:
+    """One gateway for this module; each test deploys a function of its own."""
+    stores = stores_for_a_test(valkey, seaweed, 13)
+    with redis_sync.Redis.from_url(stores.redis_url) as redis:
+        redis.flushdb()
+    with short_folder() as folder:
+        store = ObjectStore.from_settings(stores.settings(folder))
+        store.ensure_bucket()
+        with running_gateway(stores, store, folder, max_body_bytes=100_000, body_timeout_s=0.5) as running:
+            yield running
+        store.close()
+
+
+def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """Check that `answer` is this problem document and return it."""
+    assert answer.headers["content-type"] == "application/problem+json", answer.text
+    document: dict[str, Any] = answer.json()
+    assert (answer.status_code, document["code"]) == (status, code), document
+    assert document["status"] == status
+    assert document["type"] == f"urn:samovar:problem:{code}"
+    assert document["detail"] and document["request_id"]
+    return document
+
+
+def test_an_answer_comes_back_untouched_with_its_receipt(gateway: Gateway) -> None:
+    ref = gateway.deploy("sum").ref
+    gateway.start_instance(ref)
+    answer = gateway.invoke("sum", {"x": [1.5, 2.0]}, x_request_id="tea-1")
+    assert (answer.status_code, answer.json()) == (200, {"sum": 3.5})
+    assert answer.headers["samovar-version"] == "1"
+    assert answer.headers["x-request-id"] == "tea-1"
+    timing = milliseconds(answer.headers["server-timing"])
+    assert timing["total"] >= timing["queue"] >= 0
+    other = gateway.invoke("sum", {"x": [1]})
+    assert len(other.headers["x-request-id"]) >= 12
+    assert "load" not in milliseconds(other.headers["server-timing"])
+
+
+def test_a_call_waits_for_a_cold_start_and_shows_its_phases(gateway: Gateway) -> None:
+    ref = gateway.deploy("cold").ref
+    with gateway.redis.pubsub() as wakes, ThreadPoolExecutor(1) as pool:  # type: ignore[no-untyped-call]
+        wakes.subscribe(keys.CHANNEL_WAKE)
+        answer = pool.submit(gateway.invoke, "cold", {"a": 1})
+        woken = wait_until(lambda: (wakes.get_message(timeout=0.1) or {}).get("data") == ref.encode())
+        assert woken
+        demand = wait_until(
+            lambda: [b for k in gateway.redis.keys(keys.demand("*")) if (b := gateway.redis.hget(k, ref))]
+        )
+        assert b'"queued":1' in demand[0]
+        gateway.start_instance(ref)
+        result = answer.result(10)
+    assert result.json()["echo"] == {"a": 1}
+    timing = milliseconds(result.headers["server-timing"])
+    assert {"queue", "claim", "fetch", "import", "load", "warmup", "run", "total"} <= timing.keys()
+    wait_until(lambda: not _demand(gateway, ref))
+
+
+def test_unknown_function_names_its_neighbours(gateway: Gateway) -> None:
+    gateway.deploy("embedder")
+    document = problem(gateway.invoke("embeder"), 404, "function_not_found")
+    assert "embedder" in document["near"]
+
+
+def test_keys_are_checked(gateway: Gateway) -> None:
+    gateway.deploy("locked")
+
+    def ask(header: dict[str, str]) -> httpx.Response:
+        return httpx.post(f"{gateway.url}/v1/functions/locked/invoke", headers=header, content=b"{}")
+
+    assert "Bearer" in ask({}).headers["www-authenticate"]
+    problem(ask({}), 401, "unauthenticated")
+    problem(ask({"authorization": "Bearer sv_0123456789ab_wrongwrongwrongwrongwrong"}), 401, "unauthenticated")
+    for scopes, functions in ((["deploy"], []), (["invoke"], ["other"])):
+        _, token = gateway.registry.keys.create("k", scopes, functions)
+        header = {"authorization": f"Bearer {token}"}
+        wait_until(partial(_is_known, ask, header))
+        problem(ask(header), 403, "forbidden")
+    record, token = gateway.registry.keys.create("k", ["invoke"], ["locked"])
+    header = {"authorization": f"Bearer {token}", "samovar-timeout-ms": "50"}
+    wait_until(lambda: ask(header).status_code == 504)
+    gateway.registry.keys.revoke(record.key_id)
+    wait_until(lambda: ask(header).status_code == 401)
+
+
+def test_wrong_methods_paths_and_headers(gateway: Gateway) -> None:
+    gateway.deploy("strict")
+    problem(gateway.client.get("/v1/functions/strict/invoke"), 405, "method_not_allowed")
+    problem(gateway.client.get("/v1/nowhere"), 404, "not_found")
+    for bad in ("soon", "-1", "0", "nan", "inf"):
+        problem(gateway.invoke("strict", {}, samovar_timeout_ms=bad), 400, "malformed")
+
+
+def test_a_body_over_the_limit_is_refused_before_it_is_read(gateway: Gateway) -> None:
+    gateway.deploy("small")
+    problem(gateway.invoke("small", b"x" * 100_001), 413, "body_too_large")
+    chunks = (b"y" * 50_000 for _ in range(4))
+    answer = gateway.client.post("/v1/functions/small/invoke", content=chunks)
+    problem(answer, 413, "body_too_large")
+    with raw_request(gateway, "small", b"content-length: 9000000000\r\n\r\n") as connection:
+        assert b" 413 " in connection.recv(4096)
+
+
+def test_a_client_too_slow_to_send_gets_408(gateway: Gateway) -> None:
+    gateway.deploy("slow-client")
+    with raw_request(gateway, "slow-client", b"content-length: 10\r\n\r\n") as connection:
+        connection.sendall(b"123")
+        assert b" 408 " in connection.recv(4096)
+
+
+def test_the_deadline_names_the_phase_it_passed_in(gateway: Gateway) -> None:
+    ref = gateway.deploy("late").ref
+    document = problem(gateway.invoke("late", {}, samovar_timeout_ms="60"), 504, "deadline_exceeded")
+    assert document["phase"] == "boot"
+    gateway.start_instance(ref)
+    gateway.invoke("late", {})
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(gateway.invoke, "late", {"sleep_s": 1.0})
+        wait_until(lambda: _running(gateway, "late"))
+        began_s = time.monotonic()
+        document = problem(gateway.invoke("late", {}, samovar_timeout_ms="100"), 504, "deadline_exceeded")
+        assert time.monotonic() - began_s < 0.5
+        assert document["phase"] == "queue"
+        assert first.result(5).status_code == 200
+    document = problem(gateway.invoke("late", {"sleep_s": 5}, samovar_timeout_ms="100"), 504, "deadline_exceeded")
+    assert document["phase"] == "run"
+
+
+def test_a_full_queue_sheds_with_retry_after(gateway: Gateway) -> None:
+    gateway.deploy("narrow", Limits(timeout_s=1.0, max_queue=1))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(gateway.invoke, "narrow")
+        wait_until(lambda: _queued(gateway, "narrow"))
+        answer = gateway.invoke("narrow")
+        problem(answer, 503, "queue_full")
+        assert int(answer.headers["retry-after"]) >= 1
+        waiting.result(5)
+
+
+def test_a_raising_function_is_500_with_its_type(gateway: Gateway) -> None:
+    gateway.start_instance(gateway.deploy("raises").ref)
+    document = problem(gateway.invoke("raises", {"fail": "no tea"}), 500, "function_raised")
+    assert (document["detail"], document["type"]) == ("no tea", "urn:samovar:problem:function_raised")
+
+
+def test_a_busy_instance_is_asked_again(gateway: Gateway) -> None:
+    gateway.start_instance(gateway.deploy("busy").ref)
+    assert gateway.invoke("busy", {"busy": 3}).status_code == 200
+    assert gateway.metric('samovar_redispatched_total{function="busy",version="1"}') == 3
+
+
+def test_poison_takes_only_itself_down(gateway: Gateway) -> None:
+    ref = gateway.deploy("poison").ref
+    instances = [gateway.start_instance(ref, concurrency=4) for _ in range(3)]
+    with ThreadPoolExecutor(6) as pool:
+        mates = [pool.submit(gateway.invoke, "poison", {"sleep_s": 0.3, "n": n}) for n in range(5)]
+        wait_until(lambda: _running(gateway, "poison") == 5)
+        bad = pool.submit(gateway.invoke, "poison", {"die": True})
+        assert [mate.result(10).status_code for mate in mates] == [200] * 5
+        problem(bad.result(10), 502, "instance_lost")
+    assert sum(instance.popen.poll() is None for instance in instances) == 1
+
+
+def test_without_retry_a_started_call_is_lost_and_a_waiting_one_is_not(gateway: Gateway) -> None:
+    ref = gateway.deploy("once", retry_on_crash=False).ref
+    victim = gateway.start_instance(ref)
+    with ThreadPoolExecutor(2) as pool:
+        running = pool.submit(gateway.invoke, "once", {"sleep_s": 20})
+        wait_until(lambda: _running(gateway, "once") == 1)
+        waiting = pool.submit(gateway.invoke, "once", {"n": 1})
+        wait_until(lambda: _queued(gateway, "once") == 1)
+        gateway.start_instance(ref)
+        os.kill(victim.popen.pid, signal.SIGKILL)
+        problem(running.result(10), 502, "instance_lost")
+        assert waiting.result(10).status_code == 200
+
+
+def test_a_malformed_instance_harms_only_its_own_calls(gateway: Gateway) -> None:
+    ref = gateway.deploy("garbage", retry_on_crash=False).ref
+    gateway.start_instance(ref)
+    problem(gateway.invoke("garbage", {"garbage": True}), 502, "instance_lost")
+    assert wait_until(lambda: gateway.invoke("garbage", {"n": 1})).status_code == 200
+
+
+def test_a_stream_is_lines_and_a_failed_one_ends_abnormally(gateway: Gateway) -> None:
+    gateway.start_instance(gateway.deploy("stream").ref)
+    answer = gateway.invoke("stream", {"stream": 100})
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    assert answer.text.splitlines() == [f'{{"n": {n}}}' for n in range(100)]
+    seen: list[str] = []
+    with (
+        pytest.raises(httpx.RemoteProtocolError),
+        gateway.client.stream("POST", "/v1/functions/stream/invoke", json={"stream": 5, "raise_at": 2}) as stream,
+    ):
+        seen.extend(stream.iter_lines())
+    problem(gateway.invoke("stream", {"stream": 5, "raise_at": 0}), 500, "function_raised")
+    assert gateway.invoke("stream", {"stream": 0}).text == ""
+
+
+def test_a_client_that_leaves_cancels_its_call(gateway: Gateway) -> None:
+    gateway.start_instance(gateway.deploy("leaver").ref)
+    with httpx.Client(base_url=gateway.url, headers=gateway.client.headers, timeout=0.2) as hasty:
+        with pytest.raises(httpx.ReadTimeout):
+            hasty.post("/v1/functions/leaver/invoke", json={"sleep_s": 30})
+    wait_until(lambda: gateway.metric('samovar_calls_total{code="cancelled",function="leaver",version="1"}') == 1)
+    assert gateway.invoke("leaver", {"n": 1}, samovar_timeout_ms="2000").status_code == 200
+
+
+def test_a_failed_boot_reaches_those_who_wait_and_then_those_who_come(gateway: Gateway) -> None:
+    ref = gateway.deploy("broken").ref
+    failure = BootFailure(
+        ref=ref,
+        code="load_failed",
+        status=500,
+        detail="load raised OSError: no weights",
+        phase="load",
+        log_tail=["line 1"],
+        retry_at_s=now_s() + 1.0,
+    )
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(gateway.invoke, "broken")
+        wait_until(lambda: _queued(gateway, "broken") == 1)
+        gateway.redis.set(keys.boot(ref), dumps(failure), ex=6)
+        gateway.redis.publish(keys.CHANNEL_BOOT, dumps(failure))
+        document = problem(waiting.result(5), 500, "load_failed")
+    assert document["log_tail"] == ["line 1"]
+    answer = gateway.invoke("broken")
+    problem(answer, 500, "load_failed")
+    assert int(answer.headers["retry-after"]) >= 1
+    gateway.start_instance(ref)
+    wait_until(lambda: gateway.invoke("broken").status_code == 200)
+
+
+def test_a_drained_instance_gets_no_more_calls(gateway: Gateway) -> None:
+    ref = gateway.deploy("drained").ref
+    first, second = gateway.start_instance(ref), gateway.start_instance(ref)
+
+    def pids() -> set[int]:
+        return {gateway.invoke("drained", {"n": n}).json()["pid"] for n in range(8)}
+
+    wait_until(lambda: len(pids()) == 2)
+    first.announce("draining")
+    wait_until(lambda: pids() == {second.popen.pid})
+
+
+def test_metrics_count_by_function_and_outcome(gateway: Gateway) -> None:
+    gateway.start_instance(gateway.deploy("counted").ref)
+    for _ in range(3):
+        gateway.invoke("counted", {"n": 1})
+    text = gateway.client.get("/metrics").text
+    assert 'samovar_calls_total{code="ok",function="counted",version="1"} 3.0' in text
+    assert re.search(r'samovar_call_seconds_bucket\{function="counted",le="\+Inf",version="1"\} 3.0', text)
+    assert "process_cpu_seconds_total" in text
+
+
+def _is_known(ask: Callable[[dict[str, str]], httpx.Response], header: dict[str, str]) -> bool:
+    return ask(header).status_code != 401
+
+
+def _demand(gateway: Gateway, ref: str) -> bytes:
+    written = [gateway.redis.hget(key, ref) for key in gateway.redis.scan_iter(keys.demand("*"))]
+    return b"".join(demand for demand in written if isinstance(demand, bytes))
+
+
+def _running(gateway: Gateway, name: str) -> float:
+    return gateway.metric(f'samovar_running{{function="{name}",version="1"}}')
+
+
+def _queued(gateway: Gateway, name: str) -> float:
+    return gateway.metric(f'samovar_queued{{function="{name}",version="1"}}')
+
+
+def raw_request(gateway: Gateway, name: str, rest: bytes) -> socket.socket:
+    """Open a connection and send the head of an invocation, `rest` being its last header lines."""
+    host, port = gateway.url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=5)
+    key = gateway.client.headers["authorization"].encode()
+    head = b"POST /v1/functions/%s/invoke HTTP/1.1\r\nhost: x\r\nauthorization: %s\r\n" % (name.encode(), key)
+    connection.sendall(head + rest)
+    return connection
