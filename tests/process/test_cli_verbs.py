@@ -119,7 +119,7 @@ def test_wrong_usage_is_exit_code_2(run: Run, arguments: tuple[str, ...]) -> Non
 def test_an_answer_in_a_pipe_is_the_functions_own_bytes(run: Run) -> None:
     headers = {
         "Content-Type": "application/json",
-        "Samovar-Version": "add@2",
+        "Samovar-Version": "2",
         "Server-Timing": "queue;dur=1, run;dur=3",
     }
     with http_peer(lambda asked: Reply(body=b'{"sum":  3}', headers=headers)) as peer:

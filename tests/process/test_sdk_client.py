@@ -20,7 +20,7 @@ ANSWER = Reply(
     body=b'{"sum": 3.0}',
     headers={
         "Content-Type": "application/json",
-        "Samovar-Version": "add@2",
+        "Samovar-Version": "2",
         "X-Request-Id": "r1",
         "Server-Timing": "queue;dur=0.1, run;dur=2",
     },
@@ -39,7 +39,7 @@ def test_a_call_and_its_receipt() -> None:
     assert first.headers["authorization"] == "Bearer sv_k_secret"
     assert first.headers["samovar-timeout-ms"] == "1500"
     assert "samovar-timeout-ms" not in second.headers, "without a timeout the function's own limit holds"
-    assert (answer.version, answer.request_id, answer.phases_ms) == ("add@2", "r1", {"queue": 0.1, "run": 2.0})
+    assert (answer.version, answer.request_id, answer.phases_ms) == ("2", "r1", {"queue": 0.1, "run": 2.0})
 
 
 def test_names_cannot_leave_their_place_in_the_path() -> None:
@@ -104,7 +104,7 @@ async def test_the_async_client_does_the_same() -> None:
             add = client.function("add")
             answers = await asyncio.gather(*(add.invoke({"x": [n]}, timeout_s=5) for n in range(5)))
             assert answers == [{"sum": 3.0}] * 5
-            assert (await add.call()).version == "add@2"
+            assert (await add.call()).version == "2"
             assert [item async for item in client.function("stream").stream()] == [1, 2]
             with pytest.raises(errors.FunctionNotFound):
                 await client.function("none").invoke()

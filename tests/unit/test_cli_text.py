@@ -41,9 +41,9 @@ def test_sizes(count: int, text: str) -> None:
 
 
 def test_bars_are_as_long_as_their_share() -> None:
-    lines = bars({"queue": 0.0, "load": 50.0, "run": 25.0})
-    assert [line.count("█") for line in lines] == [0, 40, 20]
-    assert lines[1].startswith("load ")
+    lines = bars({"queue": 0.0, "run": 25.0, "total": 50.0, "load": 50.0})
+    assert [line.split()[0] for line in lines] == ["queue", "load", "run", "total"]
+    assert [line.count("█") for line in lines] == [0, 40, 20, 0]
     assert bars({}) == []
     assert bars({"run": 0.0})[0].endswith("ms")
 

@@ -40,7 +40,7 @@ def invoke(
         else:
             _print_answer(response.read())
     if verbose:
-        _print_receipt(response)
+        _print_receipt(name, response)
 
 
 def _body(data: str | None, file: Path | None) -> bytes:
@@ -73,12 +73,12 @@ def _print_answer(content: bytes) -> None:
     click.echo(pretty_json(value))
 
 
-def _print_receipt(response: httpx.Response) -> None:
+def _print_receipt(name: str, response: httpx.Response) -> None:
     from samovar.problems import phases_of
 
     headers = response.headers
     total_ms = response.elapsed.total_seconds() * 1000
-    who = headers.get("samovar-version", "?")
+    who = f"{name}@{headers.get('samovar-version', '?')}"
     click.echo(f"{who} answered in {total_ms:.1f} ms (request {headers.get('x-request-id', '?')})", err=True)
     for line in bars(phases_of(headers)):
         click.echo(f"  {line}", err=True)

@@ -10,6 +10,8 @@ from typing import Any
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _BAR_WIDTH = 40
+TOTAL = "total"
+_PHASES = ("queue", "claim", "fetch", "import", "load", "warmup", "run", TOTAL)
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -49,13 +51,12 @@ def size(num_bytes: float) -> str:
 
 
 def bars(phases_ms: Mapping[str, float]) -> list[str]:
-    """Return one line per phase, its bar as long as its share of the longest."""
-    if not phases_ms:
-        return []
-    longest, width = max(phases_ms.values()), max(map(len, phases_ms))
+    """Return one line per phase in the order they happen, its bar as long as its share of the longest; total last."""
+    phases = sorted(phases_ms.items(), key=lambda phase: _PHASES.index(phase[0]) if phase[0] in _PHASES else 0)
+    longest, width = max(phases_ms.values(), default=0), max(map(len, phases_ms), default=0)
     return [
-        f"{name:<{width}}  {ms:>9.2f} ms  {_bar(ms / longest if longest else 0)}".rstrip()
-        for name, ms in phases_ms.items()
+        f"{name:<{width}}  {ms:>9.2f} ms  {_bar(ms / longest) if longest and name != TOTAL else ''}".rstrip()
+        for name, ms in phases
     ]
 
 
