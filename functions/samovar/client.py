@@ -48,7 +48,7 @@ TRANSPORT_ERRORS: tuple[tuple[type[Exception], type[SamovarError], str], ...] = 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer with its receipt. phases_ms: where the time went, from `Server-Timing`; version: the number of who answered."""
+    """An answer with its receipt. phases_ms: where the time went, from `Server-Timing`; version: whose answer it is."""
 
     value: Any
     version: str
