@@ -133,7 +133,7 @@ class Observer:
             floor=min(max(scaling.min_instances, self._signals.warm.get(ref, 0)), scaling.max_instances),
             resources=resources,
             environment=environment or BASE_ENVIRONMENT,
-            need_bytes=knowledge.ledger.expected(ref, "cpu", version.declared_host_bytes),
+            need_bytes=version.host_need_bytes(knowledge.ledger.expected(ref, "cpu", 0), is_first=not instances),
             device_need_bytes=knowledge.ledger.expected(ref, "gpu", version.declared_device_bytes),
             reload_cost_s=knowledge.boot_s(ref),
             recent_use=knowledge.scaler(ref, now_s).mean_demand(now_s),

@@ -160,7 +160,7 @@ class Reporter:
         ledger = self._knowledge.ledger
         for instance in list(self._backend.instances.values()):
             if instance.ref and instance.state in (State.READY, State.DRAINING):
-                ledger.learn(instance.ref, "cpu", instance.memory_bytes)
+                ledger.learn(instance.ref, "cpu", instance.own_bytes)
                 if instance.device_peak_bytes:
                     ledger.measured(instance.instance_id, instance.ref, instance.device_peak_bytes)
         self._recorder.node(self._node_status(observation))

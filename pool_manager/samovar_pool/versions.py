@@ -14,7 +14,7 @@ from samovar.spec import Manifest, Scaling, concurrency, target_concurrency
 from samovar_pool.placement import GIB, wants_device
 from samovar_storage.records import FunctionRecord
 
-BASE_NEED_BYTES = 64 << 20  # of its own, for a version never measured and without weights
+BASE_NEED_BYTES = 64 << 20  # of its own, for a version never measured
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ class Version:
             return int(resources.gpu_memory_gib * GIB)
         return self.weights_bytes * 5 // 4 // max(1, resources.gpus)
 
-    @cached_property
-    def declared_host_bytes(self) -> int:
-        """Host memory to expect before any was measured."""
-        return BASE_NEED_BYTES + self.weights_bytes
+    def host_need_bytes(self, learned_own_bytes: int, is_first: bool) -> int:
+        """Return what one more instance takes: its own, as learned, and the weights if nobody maps them yet."""
+        own = learned_own_bytes or BASE_NEED_BYTES
+        return own + (self.weights_bytes if is_first else 0)
 
 
 class Catalogue:
@@ -90,9 +90,8 @@ class Catalogue:
         routed = _versions_of(record) if record is not None else {}
         for ref, version in list(self.versions.items()):
             if version.manifest.name == name and ref not in routed:
-                self.versions[ref] = Version(
-                    version.manifest, Scaling(max_instances=version.scaling.max_instances), False
-                )
+                no_floor = msgspec.structs.replace(version.scaling, min_instances=0, buffer_instances=0)
+                self.versions[ref] = Version(version.manifest, no_floor, False)
         self.versions |= routed
         if record is None:
             self._functions.pop(name, None)

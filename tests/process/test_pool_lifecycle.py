@@ -2,57 +2,127 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import os
+import signal
 import socket
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
+import psutil
 import pytest
-import redis as redis_sync
 
 from samovar import wire
-from samovar_storage.objects import ObjectStore
-from support.pool import Pool, alive, quick_scaling, running_pool
+from support.pool import Pool, alive, call, quick_scaling
 
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture
-def pool(
-    settings_file: Callable[..., Path], tmp_path: Path, redis: redis_sync.Redis, object_store: ObjectStore
-) -> Iterator[Pool]:
-    with running_pool(settings_file, tmp_path, redis, object_store, templates=False) as pool:
-        yield pool
-
-
-def call(address: str, token: str, body: bytes) -> wire.FromInstance:
-    """Call an instance as a gateway does; return its answer."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.settimeout(10)
-        sock.connect(address.removeprefix("unix:"))
-        decoder = wire.caller_side()
-        sock.sendall(wire.encode(wire.Hello(wire.PROTOCOL_VERSION, token, "gateway")))
-        sock.sendall(wire.encode(wire.Invoke(1, body, 10_000)))
-        while True:
-            for message in decoder.feed(sock.recv(65536)):
-                if not isinstance(message, wire.Welcome | wire.Stats):
-                    return message
-
-
 def test_wake_ready_answer_scale_to_zero(pool: Pool) -> None:
     ref = pool.deploy("echo_sum", scaling=quick_scaling()).ref
-    pool.start()
     pool.demand(ref)
     (record,) = pool.ready(ref)
     assert set(record.boot_ms) >= {"claim", "fetch", "import", "load", "warmup"}
     assert record.boot_ms["claim"] < 1000
-    answer = call(record.address, record.token, b'{"values": [1, 2, 3.5]}')
-    assert isinstance(answer, wire.Result) and answer.body == b"6.5"
+    assert call(record, b'{"values": [1, 2, 3.5]}') == b"6.5"
     pool.demand(ref, 0)
     pool.until(lambda: not pool.instances(ref) and not alive(record.pid), 10, "scale to zero")
     rules = [decision.rule for decision in pool.decisions("echo-sum")]
     assert {"cold", "idle", "missing", "surplus"} <= set(rules)
     assert not (pool.data_dir / "run" / f"{record.instance_id}.sock").exists()
-    pool.until(lambda: len(pool.in_state("blank")) == 2, 10, "the warm pool is full again")
-    assert pool.stop() == 0
-    assert pool.processes() == []
-    assert pool.instances() == []
+    pool.until(lambda: len(pool.in_state("blank")) >= 2, 10, "the warm pool is full again")
+
+
+def test_stop_drains_and_leaves_no_process(pool: Pool) -> None:
+    ref = pool.deploy("hangs", scaling=quick_scaling()).ref
+    pool.demand(ref)
+    (record,) = pool.ready(ref)
+    pids = {note.pid for note in pool.notes()}
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        answer = executor.submit(call, record, b'{"sleep_s": 1.5}')
+        pool.until(lambda: psutil.Process(record.pid).num_threads() > 1, 5)
+        assert pool.stop() == 0
+        assert answer.result(10) == b'"awake"', "a running call is finished first"
+    assert not any(alive(pid) for pid in pids)
+    assert pool.processes() == [] and pool.instances() == []
+
+
+def test_a_killed_instance_is_gone_at_once_and_replaced_while_there_is_demand(pool: Pool) -> None:
+    ref = pool.deploy("echo_sum", name="killed", scaling=quick_scaling()).ref
+    pool.demand(ref)
+    (first,) = pool.ready(ref)
+    os.kill(first.pid, signal.SIGKILL)
+    pool.until(lambda: first.instance_id not in {r.instance_id for r in pool.instances()}, 2, "it is gone")
+    (second,) = pool.ready(ref)
+    assert second.pid != first.pid
+
+
+def test_a_call_that_overruns_gets_its_process_killed_and_replaced(pool: Pool) -> None:
+    ref = pool.deploy("hangs", scaling=quick_scaling()).ref
+    pool.demand(ref)
+    (first,) = pool.ready(ref)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.connect(first.address.removeprefix("unix:"))
+        sock.sendall(wire.encode(wire.Hello(wire.PROTOCOL_VERSION, first.token, "gateway")))
+        sock.sendall(wire.encode(wire.Invoke(1, b'{"sleep_s": 60}', 200)))
+        pool.until(lambda: not alive(first.pid), 10, "the hung process is killed")
+    (second,) = pool.ready(ref)
+    assert second.pid != first.pid
+
+
+def test_the_next_manager_adopts_everything(pool: Pool) -> None:
+    ref = pool.deploy("echo_sum", name="adopted", scaling=quick_scaling(min_instances=2)).ref
+    before = {record.instance_id: record for record in pool.ready(ref, 2)}
+    pool.until(lambda: len(pool.in_state("blank")) >= 2, 10, "two blanks")
+    everybody = {record.pid for record in pool.instances()}
+    zygotes = {note.pid for note in pool.notes() if note.kind == "zygote"}
+    kept, killed = (before[instance_id] for instance_id in sorted(before))
+    pool.kill()
+    os.kill(killed.pid, signal.SIGKILL)
+    assert all(alive(pid) for pid in everybody | zygotes - {killed.pid})
+    assert call(kept, b'{"values": [2]}') == b"2.0", "it serves without a manager"
+    (pool.data_dir / "run" / "i-stale.sock").touch()
+    pool.start(wait_ready=False)
+    pool.until(lambda: len(pool.in_state("ready", ref)) == 2 and killed.instance_id not in pool.ids(), 20, "replaced")
+    after = next(record for record in pool.instances(ref) if record.instance_id == kept.instance_id)
+    assert (after.pid, after.token, after.address) == (kept.pid, kept.token, kept.address)
+    assert {note.pid for note in pool.notes() if note.kind == "zygote"} == zygotes
+    assert {record.pid for record in pool.in_state("blank")} & everybody, "blanks are adopted too"
+    assert not (pool.data_dir / "run" / "i-stale.sock").exists()
+    assert pool.stop(signal.SIGHUP) == 0
+    assert alive(kept.pid) and all(alive(pid) for pid in zygotes), "a hang-up ends the manager alone"
+
+
+def test_without_redis_instances_stay_and_after_a_flush_everything_is_written_again(pool: Pool) -> None:
+    ref = pool.deploy("echo_sum", name="flushed", scaling=quick_scaling(min_instances=1)).ref
+    (record,) = pool.ready(ref)
+    pool.redis.flushdb()
+    pool.until(lambda: pool.in_state("ready", ref), 10, "written again after a flush")
+    pool.until(lambda: pool.status(ref) is not None and pool.node() is not None, 10, "so are the statuses")
+    assert [r.pid for r in pool.in_state("ready", ref)] == [record.pid]
+    assert alive(record.pid)
+
+
+def test_a_deleted_function_is_drained_and_a_new_version_replaces_an_old_one(pool: Pool) -> None:
+    first = pool.deploy("echo_sum", name="replaced", scaling=quick_scaling(min_instances=1)).ref
+    (old,) = pool.ready(first)
+    second = pool.deploy("echo_sum", name="replaced", scaling=quick_scaling(min_instances=1)).ref
+    pool.ready(second)
+    pool.until(lambda: not alive(old.pid), 10, "the old version leaves after its quiet window")
+    (new,) = pool.in_state("ready", second)
+    pool.registry.delete_function("replaced")
+    pool.until(lambda: not alive(new.pid), 10, "a deleted function leaves")
+
+
+def test_warm_requests_hold_instances(pool: Pool) -> None:
+    ref = pool.deploy("echo_sum", name="warmed", scaling=quick_scaling()).ref
+    pool.warm(ref, 2, 4.0)
+    assert len(pool.ready(ref, 2)) == 2
+    pool.until(lambda: not pool.instances(ref), 15, "the request runs out")
+    assert "warm" in [decision.rule for decision in pool.decisions("warmed")]
+
+
+def test_a_second_manager_on_the_same_folder_is_refused(pool: Pool) -> None:
+    first = pool.process
+    pool.start(wait_ready=False)
+    second, pool.process = pool.process, first
+    assert second is not None and second.wait(20) == 10
+    assert "another pool manager runs on" in pool.log()

@@ -6,9 +6,11 @@ import contextlib
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,23 +19,28 @@ import msgspec
 import psutil
 import redis as redis_sync
 
-from samovar import bundle
+from samovar import bundle, wire
 from samovar.inspection import inspect_file
 from samovar.spec import BlobRef, FileRef, Manifest, Scaling
+from samovar_pool.backends.rundir import Note, RunDir
 from samovar_storage import keys
 from samovar_storage.blobs import blob_key
+from samovar_storage.live import connect_sync
 from samovar_storage.objects import ObjectStore
 from samovar_storage.records import (
     BootFailure,
     Decision,
     Demand,
     InstanceRecord,
+    LogLine,
     NodeStatus,
     VersionStatus,
+    WarmRequest,
     dumps,
     loads,
 )
 from samovar_storage.registry import Registry
+from support.stores import Stores
 from support.waiting import wait_until
 
 FUNCTIONS = Path(__file__).parents[1] / "functions"
@@ -46,7 +53,7 @@ class Pool:
         self.data_dir = data_dir
         self.redis = redis
         self.registry = Registry(store, redis)
-        self._store = store
+        self.store = store
         self._settings_file = settings_file
         self._log = (data_dir.parent / "pool.log").open("ab")
         self.process: subprocess.Popen[bytes] | None = None
@@ -77,9 +84,13 @@ class Pool:
         self.process.send_signal(number)
         return self.process.wait(timeout_s)
 
+    def is_running(self) -> bool:
+        """Return whether the manager runs."""
+        return self.process is not None and self.process.poll() is None
+
     def close(self) -> None:
         """Nothing of this pool is left running afterwards."""
-        if self.process is not None and self.process.poll() is None:
+        if self.process is not None and self.is_running():
             self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(20)
@@ -89,6 +100,22 @@ class Pool:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         self._log.close()
+
+    def process_id(self) -> int:
+        """Return the manager's pid."""
+        assert self.process is not None
+        return self.process.pid
+
+    def notes(self) -> list[Note]:
+        """Return the notes in the run folder."""
+        return RunDir(self.data_dir, "unix").notes()
+
+    def reset(self) -> None:
+        """Take back every demand and delete every function."""
+        self._demand.clear()
+        self.renew()
+        for name in self.registry.records():
+            self.registry.delete_function(name)
 
     def log(self) -> str:
         """Return what the managers logged."""
@@ -109,24 +136,37 @@ class Pool:
     def deploy(self, folder: str | Path, weights: dict[str, bytes] | None = None, **changes: Any) -> Manifest:
         """Deploy the app.py of a folder (a name under tests/functions, or a path) as its next version."""
         path = FUNCTIONS / folder if isinstance(folder, str) else folder
-        draft = inspect_file(str(path / "app.py"))
-        archive = bundle.pack(bundle.code_files(path))
-        code = BlobRef(sha256=hashlib.sha256(archive).hexdigest(), size_bytes=len(archive))
-        self._store.put(blob_key(code.sha256), archive)
-        files = []
-        for name, data in (weights or {}).items():
-            sha256 = hashlib.sha256(data).hexdigest()
-            self._store.put(blob_key(sha256), data)
-            files.append(FileRef(path=name, sha256=sha256, size_bytes=len(data)))
-        manifest = msgspec.structs.replace(draft.manifest, code=code, weights=files, **changes)
-        return self.registry.publish_version(manifest)
+        draft = _inspect(path)
+        return self._publish(msgspec.structs.replace(draft, **changes), path, weights or {})
 
-    def write(self, name: str, source: str, **changes: Any) -> Manifest:
-        """Deploy a function written in the test."""
+    def _publish(self, manifest: Manifest, folder: Path, weights: dict[str, bytes]) -> Manifest:
+        archive = bundle.pack(bundle.code_files(folder))
+        code = self._put(archive)
+        files = []
+        for name, data in weights.items():
+            blob = self._put(data)
+            files.append(FileRef(path=name, sha256=blob.sha256, size_bytes=blob.size_bytes))
+        return self.registry.publish_version(msgspec.structs.replace(manifest, code=code, weights=files))
+
+    def _put(self, data: bytes) -> BlobRef:
+        blob = BlobRef(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+        self.store.put(blob_key(blob.sha256), data)
+        return blob
+
+    def write_unchecked(self, name: str, source: str, requirements: list[str]) -> Manifest:
+        """Deploy a function that this environment cannot import."""
         folder = self.data_dir.parent / "src" / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "app.py").write_text(source)
-        return self.deploy(folder, **changes)
+        draft = _inspect(FUNCTIONS / "echo_sum")
+        changes = {"name": name, "entry": "app:f", "requirements": requirements, "example": None}
+        return self._publish(msgspec.structs.replace(draft, **changes), folder, {})
+
+    def warm(self, ref: str, instances: int, for_s: float) -> None:
+        """Ask for warm instances as the gateway does."""
+        request = WarmRequest(ref=ref, instances=instances, until_s=time.time() + for_s)
+        self.redis.set(keys.warm(ref), dumps(request), px=int(for_s * 1000))
+        self.redis.publish(keys.CHANNEL_WAKE, ref)
 
     def demand(self, ref: str, queued: int = 1, running: int = 0) -> None:
         """Write the demand of a gateway, and wake the manager if it was zero before."""
@@ -180,6 +220,15 @@ class Pool:
         assert isinstance(found, list)
         return found
 
+    def ids(self) -> set[str]:
+        """Return the ids of all published instances."""
+        return {record.instance_id for record in self.instances()}
+
+    def logs(self, name: str) -> list[LogLine]:
+        """Return the shipped lines of a function."""
+        rows: Any = self.redis.xrange(keys.logs(name))
+        return [loads(fields[b"line"], LogLine) for _, fields in rows]
+
     def boot_failure(self, ref: str) -> BootFailure | None:
         """Return the recorded boot failure."""
         data = self.redis.get(keys.boot(ref))
@@ -202,6 +251,16 @@ class Pool:
         return found[0] if found else None
 
 
+def _inspect(folder: Path) -> Manifest:
+    """Return the draft of a folder's app.py, forgetting every other `app` that this process imported."""
+    sys.modules.pop("app", None)
+    try:
+        return inspect_file(str(folder / "app.py")).manifest
+    finally:
+        sys.modules.pop("app", None)
+        sys.path[:] = [path for path in sys.path if path != str(folder)]
+
+
 def alive(pid: int) -> bool:
     """Return whether a process runs (a zombie does not)."""
     try:
@@ -211,18 +270,55 @@ def alive(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def running_pool(
-    settings_file: Callable[..., Path], tmp_path: Path, redis: redis_sync.Redis, store: ObjectStore, **settings: Any
-) -> Iterator[Pool]:
+def running_pool(stores: Stores, folder: Path, **settings: Any) -> Iterator[Pool]:
     """Yield a pool that is not started yet; nothing of it is left afterwards."""
-    data_dir = tmp_path / "data"
-    pool = Pool(settings_file(data_dir=data_dir, **settings), data_dir, redis, store)
+    data_dir = folder / "data"
+    data_dir.mkdir(mode=0o700)
+    config = stores.write_settings_file(folder / "settings.json", data_dir, **settings)
+    store = ObjectStore.from_settings(stores.settings(data_dir))
+    store.ensure_bucket()
+    redis = connect_sync(stores.redis_url)
+    redis.flushdb()
+    pool = Pool(config, data_dir, redis, store)
     try:
         yield pool
     finally:
         pool.close()
+        redis.close()
+        store.close()
 
 
 def quick_scaling(**more: Any) -> Scaling:
     """Return a scaling that goes to zero after a second without demand."""
     return Scaling(**{"scale_down_window_s": 1.0, **more})
+
+
+def make_wheel(folder: Path, name: str, version: str, source: str) -> Path:
+    """Write a wheel of one package `name` with one module, without any build tool; return its path."""
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}/__init__.py": source,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    return wheel
+
+
+def call(record: InstanceRecord, body: bytes) -> bytes:
+    """Call an instance as a gateway does; return the answer's body."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(10)
+        sock.connect(record.address.removeprefix("unix:"))
+        decoder = wire.caller_side()
+        sock.sendall(wire.encode(wire.Hello(wire.PROTOCOL_VERSION, record.token, "gateway")))
+        sock.sendall(wire.encode(wire.Invoke(1, body, 10_000)))
+        while True:
+            for message in decoder.feed(sock.recv(65536)):
+                if not isinstance(message, wire.Welcome | wire.Stats):
+                    assert isinstance(message, wire.Result), message
+                    return message.body

@@ -48,6 +48,7 @@ class Instance:
     completed: int = 0
     overrun_s: float = 0.0
     memory_bytes: int = 0
+    own_bytes: int = 0
     device_peak_bytes: int = 0
     boot_ms: dict[str, float] = field(default_factory=dict)
     sandbox: list[str] = field(default_factory=list)

@@ -403,12 +403,13 @@ class LocalBackend:
                 instance.drain_asked_at_s = None
 
     async def measure(self) -> None:
-        """Read every process's own share of memory, in a thread."""
+        """Read what every process takes, in a thread."""
         instances = list(self.instances.values())
         pids = [instance.pid for instance in instances]
-        sizes = await asyncio.to_thread(lambda: [procfs.pss_bytes(pid) if pid else 0 for pid in pids])
+        sizes = await asyncio.to_thread(lambda: [procfs.memory(pid) for pid in pids])
         for instance, size in zip(instances, sizes, strict=True):
-            instance.memory_bytes = size or instance.memory_bytes
+            instance.memory_bytes = size.share or instance.memory_bytes
+            instance.own_bytes = size.own
 
     async def teach(self, modules: list[str]) -> wire.Preloaded:
         """Have the base zygote import `modules`; blanks forked before become stale."""

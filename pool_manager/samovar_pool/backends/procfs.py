@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import NamedTuple
 
 
 def start_ticks(pid: int) -> int:
@@ -17,19 +18,29 @@ def start_ticks(pid: int) -> int:
     return 0 if state in "ZX" else int(fields[18])
 
 
-def pss_bytes(pid: int) -> int:
-    """Return the process's proportional share of memory, in bytes; 0 if it cannot be read.
+class Memory(NamedTuple):
+    """What a process takes, in bytes. share: its part of all its pages (PSS). own: pages nobody else maps."""
+
+    share: int
+    own: int
+
+
+def memory(pid: int) -> Memory:
+    """Return what a process takes, zeros if it cannot be read.
 
     Resident size would count the pages that all forks of a zygote share once per fork.
     """
+    share = own = 0
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:
             for line in rollup:
                 if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
+                    share = int(line.split()[1]) * 1024
+                elif line.startswith(b"Private_"):
+                    own += int(line.split()[1]) * 1024
     except OSError:
         pass
-    return 0
+    return Memory(share, own)
 
 
 def kill(pid: int, ticks: int) -> None:

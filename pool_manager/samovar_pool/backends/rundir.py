@@ -45,7 +45,9 @@ class RunDir:
         self.logs = data_dir / "logs"
         self._transport = transport
         if len(str(self.socket_path("i-" + "0" * 12))) > MAX_SOCKET_PATH:
-            raise ConfigError(f"data_dir {data_dir} is too long: its sockets' paths must fit in {MAX_SOCKET_PATH} bytes")
+            raise ConfigError(
+                f"data_dir {data_dir} is too long: its sockets' paths must fit in {MAX_SOCKET_PATH} bytes"
+            )
         for folder in (self.run, self.instances, self.logs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
