@@ -1,7 +1,7 @@
-"""One blob from object storage to a file: parallel ranges straight into its pages, hashed as they land.
+"""One blob from object storage to a file: parallel ranges, hashed as they land.
 
-The file is allocated in full first, so that a full disk is an error and not a crash while its pages are written.
-SHA-256 only goes forward: this thread hashes range after range while the later ones are still landing.
+The file is allocated in full first: a full disk is known before the first byte. SHA-256 only goes forward, so this
+thread hashes range after range, from the pages just written, while the later ones are still landing.
 This module does not know the node cache or what a blob is for.
 """
 
@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from concurrent.futures import Executor, Future
+from collections.abc import Iterator
+from concurrent.futures import Executor, wait
 from pathlib import Path
 from typing import Protocol
 
@@ -25,13 +26,16 @@ NUM_STREAMS = 4
 class RangeSource(Protocol):
     """What can be read by ranges: an ObjectStore."""
 
-    def read_range_into(self, key: str, offset: int, target: memoryview) -> None:
-        """Fill `target` from `offset` on. Raises NotFound, StoreUnavailable."""
+    def copy_range(self, key: str, offset: int, length: int, descriptor: int) -> None:
+        """Write bytes [offset, offset + length) to the same place in a file. Raises NotFound, StoreUnavailable."""
 
 
 def ranges(size_bytes: int) -> list[tuple[int, int]]:
-    """Return (offset, length) of the ranges a blob is read in: 64 MiB, less where four streams would idle."""
-    even = -(-size_bytes // NUM_STREAMS)
+    """Return (offset, length) of the ranges a blob is read in: 64 MiB, less where four streams would idle.
+
+    Offsets are multiples of 1 MiB, so that each range can be mapped by itself.
+    """
+    even = -(-size_bytes // NUM_STREAMS // MIB) * MIB
     length = min(RANGE_BYTES, max(MIN_RANGE_BYTES, even))
     return [(offset, min(length, size_bytes - offset)) for offset in range(0, size_bytes, length)]
 
@@ -46,25 +50,33 @@ def download(source: RangeSource, key: str, size_bytes: int, path: Path, streams
     digest = hashlib.sha256()
     with translating(str(path)):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        if size_bytes == 0:
-            return digest.hexdigest()
-        with translating(f"{path.parent}"):
-            os.posix_fallocate(descriptor, 0, size_bytes)
-        with mmap.mmap(descriptor, size_bytes) as pages, memoryview(pages) as view:
-            landing = [
-                (view[offset : offset + length], streams.submit(_land, source, key, offset, view, length))
-                for offset, length in ranges(size_bytes)
-            ]
-            try:
-                for part, landed in landing:
-                    landed.result()
-                    digest.update(part)
-            finally:
-                _settle(landing)
-    finally:
-        os.close(descriptor)
+        try:
+            if size_bytes:
+                os.posix_fallocate(descriptor, 0, size_bytes)
+            for offset, length in _landed(source, key, size_bytes, descriptor, streams):
+                with mmap.mmap(descriptor, length, prot=mmap.PROT_READ, offset=offset) as pages:
+                    digest.update(pages)
+        finally:
+            os.close(descriptor)
     return digest.hexdigest()
+
+
+def _landed(
+    source: RangeSource, key: str, size_bytes: int, descriptor: int, streams: Executor
+) -> Iterator[tuple[int, int]]:
+    """Yield the ranges in order, each as soon as it and all before it are in the file."""
+    landing = [
+        (offset, length, streams.submit(source.copy_range, key, offset, length, descriptor))
+        for offset, length in ranges(size_bytes)
+    ]
+    try:
+        for offset, length, landed in landing:
+            landed.result()
+            yield offset, length
+    finally:
+        # the descriptor is about to be closed: nothing may still be writing to it
+        pending = [landed for _, _, landed in landing if not landed.cancel()]
+        wait(pending)
 
 
 def prefetch(path: Path) -> None:
@@ -77,18 +89,3 @@ def prefetch(path: Path) -> None:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
     finally:
         os.close(descriptor)
-
-
-def _land(source: RangeSource, key: str, offset: int, view: memoryview, length: int) -> None:
-    with view[offset : offset + length] as target:
-        source.read_range_into(key, offset, target)
-
-
-def _settle(landing: list[tuple[memoryview, Future[None]]]) -> None:
-    """No range is being written any more: the pages may be unmapped."""
-    for _, future in landing:
-        future.cancel()
-    for part, future in landing:
-        if not future.cancelled():
-            future.exception()
-        part.release()

@@ -10,6 +10,7 @@ This module does not know what the keys mean.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ READ_TIMEOUT_S = 20
 MAX_ATTEMPTS = 3
 MAX_CONNECTIONS = 32
 CHUNK_BYTES = 4 * 1024 * 1024
+COPY_BYTES = 1024 * 1024
 PRESIGNED_LIFETIME_S = 3600
 
 
@@ -168,13 +170,25 @@ class ObjectStore:
 
         Raises: NotFound; StoreUnavailable when the object ends before `target` is full.
         """
-        end = offset + len(target) - 1
-        with translating(f"the object {key}"):
-            answer = self._client.get_object(Bucket=self.bucket, Key=key, Range=f"bytes={offset}-{end}")
-            with answer["Body"] as body:
-                landed = _fill(body, target)
-        if landed < len(target):
-            raise StoreUnavailable(f"the object {key} ended {len(target) - landed} bytes early")
+        with translating(f"the object {key}"), self._range(key, offset, len(target)) as body:
+            landed = 0
+            while landed < len(target) and (count := body.readinto(target[landed:])):
+                landed += count
+        _require_all(key, landed, len(target))
+
+    def copy_range(self, key: str, offset: int, length: int, descriptor: int) -> None:
+        """Write the object's bytes [offset, offset + length) to the same place in an open file.
+
+        They pass through one buffer that stays in the processor's cache: a third less work than landing them in
+        mapped pages (docs/node-cache.md). Raises: as `read_range_into`; DiskFull.
+        """
+        buffer = memoryview(bytearray(min(COPY_BYTES, max(1, length))))
+        with translating(f"the object {key}"), self._range(key, offset, length) as body:
+            landed = 0
+            while landed < length and (count := body.readinto(buffer[: length - landed])):
+                _write_all(descriptor, buffer[:count], offset + landed)
+                landed += count
+        _require_all(key, landed, length)
 
     def presign_put(self, key: str, lifetime_s: int = PRESIGNED_LIFETIME_S) -> str:
         """Return a URL to which anyone may PUT this one object until it expires."""
@@ -220,6 +234,11 @@ class ObjectStore:
         """Close the pooled connections."""
         self._client.close()
 
+    def _range(self, key: str, offset: int, length: int) -> Any:
+        """Return the body of a range request, a context manager that closes it."""
+        last = offset + length - 1
+        return self._client.get_object(Bucket=self.bucket, Key=key, Range=f"bytes={offset}-{last}")["Body"]
+
     def _presign(self, operation: str, params: Mapping[str, Any], lifetime_s: int) -> str:
         with translating("a presigned URL"):
             return str(
@@ -241,12 +260,12 @@ def put_or_same(store: ObjectStore, key: str, data: bytes) -> bool:
     return True
 
 
-def _fill(body: Any, target: memoryview) -> int:
-    """Read from a botocore body into `target` until either ends; return the bytes landed."""
-    landed = 0
-    while landed < len(target):
-        count = body.readinto(target[landed : landed + CHUNK_BYTES])
-        if not count:
-            break
-        landed += count
-    return landed
+def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
+
+
+def _require_all(key: str, landed: int, wanted: int) -> None:
+    if landed < wanted:
+        raise StoreUnavailable(f"the object {key} ended {wanted - landed} bytes early")

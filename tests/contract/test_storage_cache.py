@@ -33,13 +33,13 @@ class CountingStore(ObjectStore):
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner._client, inner.bucket)
         self.reads: Counter[str] = Counter()
-        self.harm: Callable[[str, memoryview], None] | None = None
+        self.harm: Callable[[str, int], None] | None = None
 
-    def read_range_into(self, key: str, offset: int, target: memoryview) -> None:
+    def copy_range(self, key: str, offset: int, length: int, descriptor: int) -> None:
         self.reads[key] += 1
-        super().read_range_into(key, offset, target)
+        super().copy_range(key, offset, length, descriptor)
         if self.harm is not None:
-            self.harm(key, target)
+            self.harm(key, descriptor)
 
 
 @pytest.fixture
@@ -95,9 +95,9 @@ def test_bytes_damaged_on_the_way_are_fetched_once_more(tmp_path: Path, store: C
     manifest = store_version(store, weights=WEIGHTS)
     key = blob_key(manifest.weights[0].sha256)
 
-    def harm(read_key: str, target: memoryview) -> None:
+    def harm(read_key: str, descriptor: int) -> None:
         if read_key == key and store.reads[key] == 1:
-            target[0] ^= 1
+            os.pwrite(descriptor, b"?", 0)
 
     store.harm = harm
     local = cache_of(tmp_path, store).ensure(manifest)

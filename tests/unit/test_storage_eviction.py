@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from samovar.errors import InvalidInput
 from samovar_storage.blobs import MAX_PARTS, MAX_SINGLE_BYTES, PART_BYTES, part_bytes
 from samovar_storage.eviction import Entry, choose
-from samovar_storage.fetch import RANGE_BYTES, ranges
+from samovar_storage.fetch import MIB, RANGE_BYTES, ranges
 
 ENTRIES = st.lists(
     st.builds(
@@ -45,6 +45,7 @@ def test_ranges_cover_a_blob_once_in_order(size_bytes: int) -> None:
     assert [offset for offset, _ in cut] == [sum(length for _, length in cut[:index]) for index in range(len(cut))]
     assert sum(length for _, length in cut) == size_bytes
     assert all(0 < length <= RANGE_BYTES for _, length in cut)
+    assert all(offset % MIB == 0 for offset, _ in cut)
 
 
 @given(st.integers(0, PART_BYTES[-1] * MAX_PARTS))
