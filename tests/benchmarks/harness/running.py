@@ -91,6 +91,7 @@ class Platform:
         try:
             self._start()
         except BaseException:
+            print(self.log_tail(), file=sys.stderr)
             self._stop()
             raise
         return self
@@ -214,8 +215,7 @@ class Platform:
         """Return once a template of the function is alive."""
 
         def alive() -> bool:
-            status = self.get(f"/v1/functions/{name}").get("status") or {}
-            return bool(status.get("templates"))
+            return any(status["templates"] for status in self.get(f"/v1/functions/{name}")["status"].values())
 
         wait_until(alive, timeout_s, f"a template of {name}", every_s=0.1)
 
