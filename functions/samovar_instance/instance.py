@@ -1,8 +1,8 @@
 """The life of a forked process: blank → specialised → ready, or template.
 
-    run_blank      forked from the zygote: wait for Specialise, load, then serve calls or forks
-    run_template   load is done: fork ready instances on request
-    run_fork       forked from a template: ready at once
+    run            forked from the zygote: wait for Specialise, load, then serve calls or forks
+    _run_template  load is done: fork ready instances on request
+    _run_fork      forked from a template: ready at once
 
 Until a version is loaded the process has one thread. This module does not know frames' bytes, batches or handlers.
 """
@@ -29,13 +29,23 @@ from samovar_instance.loader import BootError, Loaded
 
 logger = logging.getLogger("samovar.instance")
 
-EXIT_BOOT_FAILED = 1
+EXIT_FAILED = 1
 
 _manifest = msgspec.json.Decoder(Manifest)
 
 
-def run_blank(child: Child) -> NoReturn:
-    """Be a blank instance until specialised or drained; never returns."""
+def run(child: Child) -> NoReturn:
+    """Be a blank instance and whatever comes of it. Whatever happens, the process ends here, not in its parent's code."""
+    try:
+        _run_blank(child)
+    except BaseException as error:
+        logger.critical("the instance failed", exc_info=error)
+        logs.flush()
+        os._exit(EXIT_FAILED)
+
+
+def _run_blank(child: Child) -> NoReturn:
+    """Wait for Specialise or Drain."""
     _settle(child)
     seed = devices.reseed()
     devices.bring_up(child.device)
@@ -107,7 +117,7 @@ def _report_boot_error(control: ControlServer, peer: Peer, ref: str, error: Boot
     name = type(error.cause).__name__
     control.send(peer, wire.BootFailed(ref, error.phase, name, str(error), error.file, error.line))
     logs.flush()
-    os._exit(EXIT_BOOT_FAILED)
+    os._exit(EXIT_FAILED)
 
 
 def _run_template(loaded: Loaded, control: ControlServer, peer: Peer, ready: wire.Ready, seed: int | None) -> NoReturn:
@@ -128,7 +138,7 @@ def _run_fork(child: Child, loaded: Loaded, seed: int | None, sandbox: list[str]
     _settle(child)
     devices.reseed(seed)
     devices.set_num_threads(child.num_threads)
-    boot_ms = {"import": 0.0, "load": 0.0, "warmup": (time.perf_counter() - started_s) * 1000}
+    boot_ms = {"load": (time.perf_counter() - started_s) * 1000}
     welcome = _welcome(child, loaded.manifest.ref, State.READY, concurrency(loaded.manifest), boot_ms, sandbox)
     serving.serve(loaded, serving.Handover(child.listener, child.token, welcome, []))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -31,13 +32,14 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parse(argv)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("samovar").setLevel(logging.INFO)  # and not of every library: it is the user's log, too
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started this, who then tells it to end
     sandbox = confine.at_zygote()
     listener = _listen(arguments.socket)
     _warm([name for name in arguments.preload.split(",") if name])
     control = ControlServer(listener, "", lambda: _welcome(sandbox))
     child = ForkServer(control, is_zygote=True).serve()
     if child is not None:
-        instance.run_blank(child)
+        instance.run(child)
     logger.info("the zygote ends")
     arguments.socket.unlink(missing_ok=True)
     return 0

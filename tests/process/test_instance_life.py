@@ -168,7 +168,8 @@ def test_stdout_and_stderr_reach_the_log_line_by_line(zygote: Zygote) -> None:
 
 
 def test_the_zygote_outlives_its_manager_and_tells_the_next_one(tmp_path: Path) -> None:
-    with Zygote(tmp_path) as zygote:
+    with Zygote(tmp_path, without=("torch", "transformers", "tokenizers", "safetensors")) as zygote:
+        assert "not preloaded: torch" in (tmp_path / "zygote.log").read_text(), "and none of them is needed"
         instance = zygote.start(FUNCTIONS / "echo_sum")
         zygote.control.close()
         assert instance.connect().call({"values": [1, 2]}) == 3, "instances do not notice"
