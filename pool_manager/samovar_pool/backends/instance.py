@@ -84,10 +84,12 @@ class Instance:
     def vitals(self, now_s: float) -> Vitals:
         """Return what the watchdog judges."""
         over_s = now_s - self.drain_until_s if self.drain_until_s is not None else 0.0
+        # a template has nothing to report: it speaks when it is told to fork
+        silent_s = 0.0 if self.role == "template" else now_s - self.heard_at_s
         return Vitals(
             self.state,
             now_s - self.state_at_s,
-            now_s - self.heard_at_s,
+            silent_s,
             self.overrun_s,
             self.in_flight,
             max(0.0, over_s),
