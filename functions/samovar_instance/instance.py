@@ -35,7 +35,7 @@ _manifest = msgspec.json.Decoder(Manifest)
 
 
 def run(child: Child) -> NoReturn:
-    """Be a blank instance and whatever comes of it. Whatever happens, the process ends here, not in its parent's code."""
+    """Be a blank instance and whatever comes of it; the process always ends here, never in its parent's code."""
     try:
         _run_blank(child)
     except BaseException as error:
