@@ -1,8 +1,8 @@
 """The floor: what is left of a cold start when there is no platform.
 
-This process imports torch, transformers and the model's classes once. For each line on standard input it forks a child
-that imports the example's code, loads the model by memory-mapping, answers one sentence and sends the answer back
-through a pipe; the milliseconds from fork to answer are printed.
+This process imports and warms once what a zygote does. For each line on standard input it forks a child that imports
+the example's code, loads the model by memory-mapping, answers one sentence and sends the answer back through a pipe;
+the milliseconds from fork to answer are printed.
 """
 
 import gc
@@ -11,12 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-import samovar.torch  # noqa: F401
 import torch
-import transformers
-import transformers.models.bert.modeling_bert
-import transformers.models.bert.tokenization_bert  # noqa: F401
 from harness.example import Example
+
+import samovar.torch
 
 
 def answer(app: Path, body: bytes) -> bytes:
@@ -48,6 +46,8 @@ def main() -> None:
     """Serve takes until standard input ends."""
     app, body = Path(sys.argv[1]), sys.argv[2].encode()
     torch.set_num_threads(1)
+    samovar.torch.prepare()
+    gc.collect()
     gc.freeze()
     print("ready", flush=True)
     for _ in sys.stdin:
