@@ -5,8 +5,8 @@ This module does not know sockets, Redis or HTTP.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from samovar.errors import Cancelled, SamovarError
@@ -27,21 +27,22 @@ Outcome: TypeAlias = "Result | ChunkStream | SamovarError | Cancelled"
 class Call:
     """One invocation on its way. All `_s` times are monotonic seconds.
 
-    future: resolves to the outcome, never raises. done: nobody waits any more. id: on the connection of `seat`.
-    num_attempts: runs that ended in a lost instance. alone: must run with nothing else in flight beside it.
+    deliver: called once with the outcome; must not raise. done: nobody waits any more; delivered: it was called, at
+    the first chunk of a stream already. id: on the connection of `seat`.
+    num_attempts: runs that ended in a lost instance.
     started: the instance said so (only when asked to). cold: it had to wait for an instance to come up.
     """
 
     __slots__ = (
         "accept_stream",
-        "alone",
         "body",
         "cold",
         "content_type",
         "deadline_s",
+        "deliver",
+        "delivered",
         "done",
         "ended_s",
-        "future",
         "id",
         "num_attempts",
         "request_id",
@@ -61,7 +62,7 @@ class Call:
         body: bytes,
         deadline_s: float,
         now_s: float,
-        future: asyncio.Future[Outcome],
+        deliver: Callable[[Outcome], object],
         seq: int,
         content_type: str,
         request_id: str,
@@ -72,7 +73,7 @@ class Call:
         self.body = body
         self.deadline_s = deadline_s
         self.submitted_s = self.sent_s = self.ended_s = now_s
-        self.future = future
+        self.deliver = deliver
         self.seq = seq
         self.content_type = content_type
         self.request_id = request_id
@@ -82,7 +83,7 @@ class Call:
         self.num_attempts = 0
         self.seat: Seat[InstanceConnection] | None = None
         self.stream: ChunkStream | None = None
-        self.done = self.alone = self.started = self.cold = False
+        self.done = self.delivered = self.started = self.cold = False
 
 
 class Version:

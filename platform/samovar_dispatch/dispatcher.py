@@ -71,15 +71,17 @@ class Dispatcher:
         body: bytes,
         deadline_s: float,
         now_s: float,
+        deliver: Callable[[Outcome], object],
         content_type: str = "application/json",
         request_id: str = "",
         traceparent: str = "",
         accept_stream: bool = False,
     ) -> Call:
-        """Take a call in; its `future` resolves to the outcome by `deadline_s` at the latest.
+        """Take a call in; `deliver` is called once with its outcome, about at `deadline_s` at the latest.
 
         Args:
             deadline_s, now_s: monotonic seconds (time.monotonic).
+            deliver: must not raise; it is called from within the event loop, never from within `submit`.
         Raises: QueueFull, or the version's boot error while it may not be tried again yet.
         """
         self._seq = seq = self._seq + 1
@@ -88,7 +90,7 @@ class Dispatcher:
             body,
             deadline_s,
             now_s,
-            self._loop.create_future(),
+            deliver,
             seq,
             content_type,
             request_id,
@@ -182,10 +184,15 @@ class Dispatcher:
         stats = call.version.stats
         stats.queue_sum_s += call.sent_s - call.submitted_s
         stats.ended(code, now_s - call.submitted_s)
-        if not call.future.done():
-            call.future.set_result(outcome)
+        self._deliver(call, outcome)
         if self._idle is not None and not self._idle.done() and not self.num_live:
             self._idle.set_result(None)
+
+    @staticmethod
+    def _deliver(call: Call, outcome: Outcome) -> None:
+        if not call.delivered:
+            call.delivered = True
+            call.deliver(outcome)
 
     def _fail(self, call: Call, error: SamovarError) -> None:
         if call.stream is not None:
@@ -259,8 +266,7 @@ class Dispatcher:
             return
         stream = self._stream_of(call)
         stream.feed(message.body)
-        if not call.future.done():
-            call.future.set_result(stream)
+        self._deliver(call, stream)
 
     def on_started(self, connection: InstanceConnection, message: wire.Started) -> None:
         call = connection.in_flight.get(message.id)

@@ -15,6 +15,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from samovar.errors import MethodNotAllowed, NotFound, RequestError, SamovarError
 from samovar_gateway import metrics, problems
 from samovar_gateway.admin import Admin
+from samovar_gateway.admission import Admission
 from samovar_gateway.health import livez, readyz
 from samovar_gateway.invoke import InvokeRoute
 from samovar_gateway.state import GatewayState
@@ -26,13 +27,13 @@ FUNCTIONS_PREFIX = "/v1/functions/"
 INVOKE_SUFFIX = "/invoke"
 
 
-def create_app(state: GatewayState, admin: Admin, sweeper: Sweeper) -> ASGIApp:
+def create_app(state: GatewayState, admission: Admission, admin: Admin, sweeper: Sweeper) -> ASGIApp:
     """Return the ASGI application of this gateway.
 
     The invoke route is matched here, before the router: Litestar gives an `asgi` handler no path parameters, a mount
     at /v1/functions would hide the other routes below it, and the router costs more than the rest of the hot path.
     """
-    invoke = InvokeRoute(state, sweeper)
+    invoke = InvokeRoute(state, admission, sweeper)
     others = create_router(state, admin)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -15,9 +15,11 @@ from samovar_dispatch.functions import FunctionTable
 from samovar_dispatch.membership import Membership
 from samovar_dispatch.mirror import Mirror
 from samovar_gateway.admin import Admin
+from samovar_gateway.admission import Admission
 from samovar_gateway.app import create_app
 from samovar_gateway.auth import KeyTable
 from samovar_gateway.background import keep_running, mirror_keys, watch_registry
+from samovar_gateway.fastpath import InvokeProtocol
 from samovar_gateway.server import Server, create_server, serve
 from samovar_gateway.settings import GatewaySettings
 from samovar_gateway.state import GatewayState
@@ -67,7 +69,9 @@ class Gateway:
         """Serve on `listener` until asked to stop. Raises SamovarError when a store cannot be used at start."""
         await asyncio.to_thread(self._prepare_stores)
         logging.getLogger("uvicorn.error").addFilter(HalfSentFilter())
-        server = create_server(create_app(self.state, self._admin, self._sweeper))
+        admission = Admission(self.state)
+        app = create_app(self.state, admission, self._admin, self._sweeper)
+        server = create_server(app, partial(InvokeProtocol, admission, self.state.dispatcher))
         serving = asyncio.create_task(serve(server, listener))
         parts = self._parts()
         try:

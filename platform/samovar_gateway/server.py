@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -52,12 +52,12 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 
-def create_server(app: ASGIApp) -> Server:
-    """Return the server of `app`, not yet started."""
+def create_server(app: ASGIApp, protocol: Callable[..., asyncio.Protocol]) -> Server:
+    """Return the server of `app`, not yet started. protocol: makes the object that speaks HTTP on one connection."""
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=protocol,  # type: ignore[arg-type]  # a class or whatever makes its objects
         ws="none",
         lifespan="off",
         access_log=False,
