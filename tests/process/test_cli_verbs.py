@@ -1,39 +1,59 @@
-"""The command line as people run it: a process of its own, a real socket, an exit code, one sentence."""
+"""The command line as people run it: its own arguments, a real socket, an exit code, one sentence."""
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from samovar.cli.__main__ import run as run_command
 from samovar.cli.root import VERBS
 from samovar.spec import NAME_PATTERN
 from support.http_peer import Asked, Peer, Reply, http_peer
 
 pytestmark = pytest.mark.process
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
+Run = Callable[..., "Done"]
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     """Run `samovar ARGUMENTS` in an empty folder, with no platform known but the one given as `url`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SAMOVAR_DATA_DIR", str(tmp_path / "data"))
 
-    def samovar(*arguments: str, url: str = "", stdin: str = "") -> subprocess.CompletedProcess[str]:
-        environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SAMOVAR_DATA_DIR": str(tmp_path / "data")}
-        if url:
-            environ |= {"SAMOVAR_URL": url, "SAMOVAR_API_KEY": "sv_key"}
-        return subprocess.run(
-            [sys.executable, "-m", "samovar.cli", *arguments],
-            cwd=tmp_path, env=environ, input=stdin, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+    def samovar(*arguments: str, url: str = "", stdin: str = "") -> Done:
+        monkeypatch.setenv("SAMOVAR_URL", url)
+        monkeypatch.setenv("SAMOVAR_API_KEY", "sv_key" if url else "")
+        with io.TextIOWrapper(io.BytesIO(stdin.encode())) as given:
+            monkeypatch.setattr(sys, "stdin", given)
+            capfd.readouterr()
+            code = run_command(list(arguments))
+        return Done(code, *capfd.readouterr())
 
     return samovar
+
+
+def test_the_command_is_a_process_with_an_exit_code(tmp_path: Path) -> None:
+    environ = {"SAMOVAR_DATA_DIR": str(tmp_path)}
+    for arguments, code, text in ((["--version"], 0, "samovar 0."), (["ls"], 10, "samovar up"), (["brew"], 2, "brew")):
+        command = [sys.executable, "-m", "samovar.cli", *arguments]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        assert (done.returncode, text in done.stdout + done.stderr) == (code, True)
 
 
 def problem(status: int, code: str, detail: str, **extra: Any) -> Reply:

@@ -54,6 +54,11 @@ class Session:
         """stderr, for progress and errors."""
         return _console(stderr=True)
 
+    def close(self) -> None:
+        """Close the connections to the gateway, if any was opened."""
+        if "client" in self.__dict__:
+            self.client.close()
+
     def get(self, path: str) -> Any:
         """Return what the gateway says at `path`, decoded."""
         return json.loads(self.client.request("GET", path).content)
@@ -110,6 +115,8 @@ def verb(*, connects: bool = True, json_flag: bool = True) -> Callable[[Verb], C
             except SamovarError as error:
                 session.fail(error)
                 return error.exit_code
+            finally:
+                session.close()
 
         _add_options(wrapped, connects, json_flag)
         return wrapped
