@@ -51,8 +51,9 @@ def read_listing(tree: Path) -> Listing | None:
 
 def is_whole(tree: Path, files: Iterable[FileRef]) -> bool:
     """Return whether every file is there with its full size. Costs one stat a file."""
+    content = os.path.join(tree, CONTENT, "")
     try:
-        return all(os.stat(tree / CONTENT / file.path).st_size == file.size_bytes for file in files)
+        return all(os.stat(content + file.path).st_size == file.size_bytes for file in files)
     except OSError:
         return False
 
