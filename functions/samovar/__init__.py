@@ -49,6 +49,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("samovar.errors")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'samovar' has no attribute {name!r}")

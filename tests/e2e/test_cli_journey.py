@@ -15,19 +15,12 @@ import pytest
 
 import samovar
 from samovar import errors
-from support.platform import Platform, environment, running_platform
+from support.platform import Platform, environment
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 EXAMPLES = Path(__file__).parents[2] / "functions" / "examples"
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """One platform for all journeys."""
-    with running_platform(tmp_path_factory.mktemp("journey") / "data") as running:
-        yield running
 
 
 @pytest.fixture
@@ -157,21 +150,21 @@ def test_operating_a_function(run: Run, client: samovar.Client, tmp_path: Path) 
 
 
 def test_keys_open_what_they_are_for(run: Run, platform: Platform) -> None:
-    run("deploy", str(EXAMPLES / "echo_sum" / "app.py"))
-    key = run("keys", "create", "caller", "--scope", "invoke", "--function", "echo-sum").stdout.strip()
+    run("deploy", str(EXAMPLES / "echo_sum"), "--name", "sums")
+    key = run("keys", "create", "caller", "--scope", "invoke", "--function", "sums").stdout.strip()
     (listed,) = [entry for entry in decoded(run("keys", "ls", "--json")) if entry["name"] == "caller"]
     with samovar.Client(platform.url, key) as client:
-        assert client.function("echo-sum").invoke({"x": [1, 2.5]}) == {"sum": 3.5}
+        assert client.function("sums").invoke({"x": [1, 2.5]}) == {"sum": 3.5}
         with pytest.raises(errors.Forbidden):
-            client.request("DELETE", "/v1/functions/echo-sum")
+            client.request("DELETE", "/v1/functions/sums")
         run("keys", "rm", listed["key_id"])
         with pytest.raises(errors.Unauthenticated):
-            wait_until(lambda: client.function("echo-sum").invoke({"x": []}) is None, 10)
+            wait_until(lambda: client.function("sums").invoke({"x": []}) is None, 10)
 
 
 async def test_the_async_client_shares_its_connections(run: Run, platform: Platform) -> None:
-    run("deploy", str(EXAMPLES / "echo_sum" / "app.py"))
+    run("deploy", str(EXAMPLES / "echo_sum"), "--name", "many-sums")
     async with samovar.AsyncClient(platform.url, platform.admin_key, max_connections=4) as client:
-        echo_sum = client.function("echo-sum")
-        answers = await asyncio.gather(*(echo_sum.invoke({"x": [n, 1]}, timeout_s=60) for n in range(50)))
+        sums = client.function("many-sums")
+        answers = await asyncio.gather(*(sums.invoke({"x": [n, 1]}, timeout_s=60) for n in range(50)))
     assert [answer["sum"] for answer in answers] == [n + 1 for n in range(50)]

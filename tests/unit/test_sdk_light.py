@@ -33,5 +33,6 @@ def test_nothing_heavy_comes_along(statement: str, allowed: set[str]) -> None:
 def test_every_public_name_resolves() -> None:
     assert {getattr(samovar, name) for name in samovar.__all__} - {samovar.__version__}
     assert set(samovar.__all__) <= set(dir(samovar))
+    assert samovar.errors.SamovarError is samovar.SamovarError
     with pytest.raises(AttributeError, match="no attribute 'functoin'"):
         _ = samovar.functoin

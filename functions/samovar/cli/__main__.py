@@ -23,7 +23,7 @@ def run(arguments: list[str]) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo(err=True)
+        click.echo("interrupted", err=True)
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 (the last line of defence: people get a sentence)
         if "--debug" in arguments:
