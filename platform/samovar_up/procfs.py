@@ -6,6 +6,7 @@ This module does not know which processes the platform consists of.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 PROC = Path("/proc")
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +84,13 @@ def send(process: Process, number: signal.Signals) -> bool:
         os.kill(process.pid, number)
         return True
     return False
+
+
+def become_subreaper() -> None:
+    """Make orphaned descendants ours: an instance whose manager died becomes our child, and can be waited for."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def reap_zombies(known_pids: Iterable[int]) -> list[int]:

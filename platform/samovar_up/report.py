@@ -1,16 +1,18 @@
 """What `samovar up` tells the person or the program that started it: rich text, or one JSON object per line.
 
-This module does not know when things happen.
+A reader that went away stops nothing: what it would have read is dropped. This module does not know when things happen.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 
 from samovar.errors import SamovarError
 
@@ -35,20 +37,23 @@ class TextReporter:
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def progress(self, text: str) -> None:
-        self._err.print(f"[dim]{text}[/dim]")
+        _print(self._err, f"[dim]{text}[/dim]")
 
     def ready(self, url: str, admin_key: str, data_dir: Path, seconds: float) -> None:
-        self._out.print(f"[bold green]samovar is up[/bold green] [dim](after {seconds:.1f} s)[/dim]")
-        self._out.print(f"  URL          {url}")
-        self._out.print(f"  admin key    {admin_key}")
-        self._out.print(f"  data folder  {data_dir}")
-        self._out.print("[dim]Ctrl-C finishes what runs and stops everything; twice hurries.[/dim]")
+        lines = [
+            f"[bold green]samovar is up[/bold green] [dim](after {seconds:.1f} s)[/dim]",
+            f"  URL          {url}",
+            f"  admin key    {admin_key}",
+            f"  data folder  {escape(str(data_dir))}",
+            "[dim]Ctrl-C finishes what runs and stops everything; twice hurries.[/dim]",
+        ]
+        _print(self._out, "\n".join(lines))
 
     def failed(self, error: SamovarError) -> None:
-        self._err.print(f"[bold red]error[/bold red] {error.detail}")
+        _print(self._err, f"[bold red]error[/bold red] {escape(error.detail)}")
 
     def stopped(self) -> None:
-        self._err.print("[dim]stopped, nothing left running[/dim]")
+        _print(self._err, "[dim]stopped, nothing left running[/dim]")
 
 
 class JsonReporter:
@@ -67,6 +72,12 @@ class JsonReporter:
         _write({"event": "stopped"})
 
 
+def _print(console: Console, text: str) -> None:
+    with suppress(OSError, SystemExit):  # rich's way to end at a broken pipe
+        console.print(text)
+
+
 def _write(event: dict[str, Any]) -> None:
-    sys.stdout.write(msgspec.json.encode(event).decode() + "\n")
-    sys.stdout.flush()
+    with suppress(OSError):
+        sys.stdout.write(msgspec.json.encode(event).decode() + "\n")
+        sys.stdout.flush()

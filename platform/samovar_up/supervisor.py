@@ -52,6 +52,7 @@ class Supervisor:
         """
         started_s = time.monotonic()
         self._install_signals()
+        procfs.become_subreaper()
         try:
             await self._start()
             if await self._until_ready():

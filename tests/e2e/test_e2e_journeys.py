@@ -34,7 +34,7 @@ def test_deploy_cold_warm_zero_cold_again(platform: Platform, caller: Caller) ->
 
     cold = caller.invoke("echo-sum", {"values": [1, 2, 3.5]})
     assert (cold.status_code, cold.json()) == (200, 6.5), cold.text
-    assert cold.headers["samovar-version"] == "echo-sum@1"
+    assert cold.headers["samovar-version"] == "1"
     assert {"claim", "load"} <= phases(cold).keys(), cold.headers["server-timing"]
     (first,) = caller.instances("echo-sum", "ready")
 
@@ -64,7 +64,7 @@ def test_two_deploys_at_once_lose_none(caller: Caller) -> None:
     with ThreadPoolExecutor(2) as pool:
         versions = sorted(pool.map(lambda _: caller.deploy("echo_sum", "twice"), range(2)))
     assert versions == [1, 2]
-    assert caller.invoke("twice", {"values": [1]}).headers["samovar-version"] == "twice@2"
+    assert caller.invoke("twice", {"values": [1]}).headers["samovar-version"] == "2"
 
 
 def test_weights_travel_and_are_uploaded_once(platform: Platform, caller: Caller) -> None:
@@ -148,12 +148,14 @@ def test_the_pool_manager_is_killed_under_load_and_no_call_fails(platform: Platf
 
     with ThreadPoolExecutor(4) as pool:
         running = [pool.submit(calls) for _ in range(4)]
-        first = platform.child("pool")
-        first.kill()
-        wait_until(lambda: _pid(platform, "pool") not in (0, first.pid), 20, "another pool manager")
-        caller.deploy("echo_sum", "newcomer")
-        assert caller.answer("newcomer", {"values": [5]}) == 5
-        stop.set()
+        try:
+            first = platform.child("pool")
+            first.kill()
+            wait_until(lambda: _pid(platform, "pool") not in (0, first.pid), 20, "another pool manager")
+            caller.deploy("echo_sum", "newcomer")
+            assert caller.answer("newcomer", {"values": [5]}) == 5
+        finally:
+            stop.set()
         statuses = [status for call in running for status in call.result()]
     assert len(statuses) > 50 and set(statuses) == {200}
 
