@@ -12,9 +12,7 @@ from support.pool import Pool, alive, call, make_wheel, quick_scaling
 pytestmark = pytest.mark.process
 
 
-def test_failing_boots_back_off_tell_the_real_error_and_leave_others_alone(
-    pool: Pool, object_store: ObjectStore
-) -> None:
+def test_failing_boots_back_off_tell_the_real_error_and_leave_others_alone(pool: Pool) -> None:
     raises, dies = pool.deploy("raises_in_load").ref, pool.deploy("dies_in_load").ref
     missing = pool.deploy("echo_sum", weights={"w.bin": b"weights"}, name="no-weights")
     pool.store.delete(blob_key(missing.weights[0].sha256))

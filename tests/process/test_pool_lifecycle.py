@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import os
 import signal
-import socket
 
-import psutil
 import pytest
 
-from samovar import wire
-from support.pool import Pool, alive, call, quick_scaling
+from support.pool import Call, Pool, alive, call, quick_scaling
 
 pytestmark = pytest.mark.process
 
@@ -36,11 +32,9 @@ def test_stop_drains_and_leaves_no_process(pool: Pool) -> None:
     pool.demand(ref)
     (record,) = pool.ready(ref)
     pids = {note.pid for note in pool.notes()}
-    with concurrent.futures.ThreadPoolExecutor(1) as executor:
-        answer = executor.submit(call, record, b'{"sleep_s": 1.5}')
-        pool.until(lambda: psutil.Process(record.pid).num_threads() > 1, 5)
+    with Call(record, b'{"sleep_s": 1.5}') as running:
         assert pool.stop() == 0
-        assert answer.result(10) == b'"awake"', "a running call is finished first"
+        assert running.result() == b'"awake"', "a running call is finished first"
     assert not any(alive(pid) for pid in pids)
     assert pool.processes() == [] and pool.instances() == []
 
@@ -59,10 +53,7 @@ def test_a_call_that_overruns_gets_its_process_killed_and_replaced(pool: Pool) -
     ref = pool.deploy("hangs", scaling=quick_scaling()).ref
     pool.demand(ref)
     (first,) = pool.ready(ref)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.connect(first.address.removeprefix("unix:"))
-        sock.sendall(wire.encode(wire.Hello(wire.PROTOCOL_VERSION, first.token, "gateway")))
-        sock.sendall(wire.encode(wire.Invoke(1, b'{"sleep_s": 60}', 200)))
+    with Call(first, b'{"sleep_s": 60}', timeout_ms=200):
         pool.until(lambda: not alive(first.pid), 10, "the hung process is killed")
     (second,) = pool.ready(ref)
     assert second.pid != first.pid

@@ -309,16 +309,43 @@ def make_wheel(folder: Path, name: str, version: str, source: str) -> Path:
     return wheel
 
 
-def call(record: InstanceRecord, body: bytes) -> bytes:
-    """Call an instance as a gateway does; return the answer's body."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.settimeout(10)
-        sock.connect(record.address.removeprefix("unix:"))
-        decoder = wire.caller_side()
-        sock.sendall(wire.encode(wire.Hello(wire.PROTOCOL_VERSION, record.token, "gateway")))
-        sock.sendall(wire.encode(wire.Invoke(1, body, 10_000)))
+class Call:
+    """One call of an instance, as a gateway makes it. Started once the object exists; `result` waits for the body."""
+
+    def __init__(self, record: InstanceRecord, body: bytes, timeout_ms: float = 10_000) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(15)
+        self._socket.connect(record.address.removeprefix("unix:"))
+        self._decoder = wire.caller_side()
+        self._socket.sendall(wire.encode(wire.Hello(wire.PROTOCOL_VERSION, record.token, "gateway")))
+        self._socket.sendall(wire.encode(wire.Invoke(1, body, timeout_ms, notify_start=True)))
+        self._received: list[wire.FromInstance] = []
+        self._next(wire.Started)
+
+    def __enter__(self) -> Call:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._socket.close()
+
+    def result(self) -> bytes:
+        """Return the answer's body."""
+        message = self._next(wire.Result)
+        assert isinstance(message, wire.Result)
+        return message.body
+
+    def _next(self, kind: type[wire.Message]) -> wire.FromInstance:
         while True:
-            for message in decoder.feed(sock.recv(65536)):
-                if not isinstance(message, wire.Welcome | wire.Stats):
-                    assert isinstance(message, wire.Result), message
-                    return message.body
+            for message in self._received:
+                assert not isinstance(message, wire.Failure | wire.Busy), message
+                if isinstance(message, kind):
+                    return message
+            data = self._socket.recv(65536)
+            assert data, f"the instance hung up before {kind.__name__}"
+            self._received += self._decoder.feed(data)
+
+
+def call(record: InstanceRecord, body: bytes) -> bytes:
+    """Call an instance; return the answer's body."""
+    with Call(record, body) as running:
+        return running.result()

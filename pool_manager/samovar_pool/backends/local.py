@@ -262,6 +262,8 @@ class LocalBackend:
         """Take note of the pid of a child."""
         instance.pid, instance.start_ticks = forked.pid, procfs.start_ticks(forked.pid)
         self._by_pid[forked.pid] = instance
+        if instance.kill_reason:
+            instance.kill(instance.kill_reason)  # it was ordered before the pid was known
         cpus = self._cpu_plan(instance.devices[0]).cpus
         if cpus and instance.start_ticks:
             os.sched_setaffinity(instance.pid, cpus)
@@ -348,7 +350,7 @@ class LocalBackend:
             instance.move(Event.DRAIN)
             self._listener.instance_changed(instance)
         elif goodbye.reason != "drain":
-            logger.error("%s refused its manager: %s %s", instance.instance_id, goodbye.reason, goodbye.detail)
+            logger.error("%s said goodbye: %s %s", instance.instance_id, goodbye.reason, goodbye.detail)
 
     def _lost(self, instance: Instance) -> None:
         instance.connection = None

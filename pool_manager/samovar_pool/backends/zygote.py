@@ -62,6 +62,7 @@ class Zygote:
         self._on_exited = on_exited
         self._on_lost = on_lost
         self._ticks = 0
+        self._is_left = False
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: ControlConnection | None = None
         self._welcome: asyncio.Future[wire.Welcome] | None = None
@@ -144,6 +145,7 @@ class Zygote:
 
     def disconnect(self) -> None:
         """Leave the process alone and close the connection, for the next manager to adopt it."""
+        self._is_left = True
         if self._connection is not None:
             self._connection.close()
 
@@ -187,4 +189,5 @@ class Zygote:
         self._forks.clear()
         if self._process is not None:
             self._process.poll()
-        self._on_lost(self)
+        if not self._is_left:
+            self._on_lost(self)
