@@ -13,25 +13,23 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 from samovar import wire
 from samovar.errors import ProtocolError
 from samovar.lifecycle import State
 from samovar.spec import Manifest, concurrency
-from samovar_instance import devices, failures, introspect
+from samovar_instance import deadlines, failures
 from samovar_instance.calls import Call, Event, Kind
 from samovar_instance.connection import Connection
 from samovar_instance.failures import Fault
 from samovar_instance.mailbox import Mailbox
+from samovar_instance.vitals import Vitals
 
 logger = logging.getLogger("samovar.instance")
 
 EXIT_OVERRUN = 70
 EXIT_DEVICE_LOST = 71
 EXIT_DRAIN_TIMEOUT = 72
-STATS_MAX_AGE_S = 5.0
-CLAIM_RACE_S = 0.01  # a call being moved between two queues cannot be withdrawn for an instant
 
 
 class Server:
@@ -62,11 +60,7 @@ class Server:
         self._is_draining = False
         self._drain_until_s = float("inf")
         self._has_ended = False
-        self._completed = 0
-        self._failed = 0
-        self._idle_since_s = self.now_s()
-        self._last_stats: wire.Stats | None = None
-        self._last_stats_s = 0.0
+        self._vitals = Vitals()
         mailbox.on_results(lambda: self._loop.call_soon_threadsafe(self._collect))
 
     def now_s(self) -> float:
@@ -75,8 +69,12 @@ class Server:
 
     def welcome(self) -> wire.Welcome:
         """Return the answer to a Hello."""
-        self._welcome.state = State.DRAINING if self._is_draining else State.READY
+        self._welcome.state = self._state
         return self._welcome
+
+    @property
+    def _state(self) -> State:
+        return State.DRAINING if self._is_draining else State.READY
 
     # ---- calls in
 
@@ -161,14 +159,14 @@ class Server:
             self._end_with_fault(call, payload)
         elif kind is Kind.END:
             load = self._discard(call)
-            self._completed += 1
+            self._vitals.completed += 1
             call.connection.send(wire.End(call.id, call.wait_us, call.run_us, load))
         elif kind is Kind.STARTED:
             call.connection.send(wire.Started(call.id))
 
     def _end_with_result(self, call: Call, body: bytes) -> None:
         load = self._discard(call)
-        self._completed += 1
+        self._vitals.completed += 1
         if len(body) > wire.MAX_FRAME_BYTES - 1024:
             fault = Fault("bad_output", 500, f"the output is {len(body)} bytes, more than one answer can carry")
             self._end_with_fault(call, fault)
@@ -177,7 +175,7 @@ class Server:
 
     def _end_with_fault(self, call: Call, fault: Fault) -> None:
         load, started = self._discard(call), call.started_at_s > 0
-        self._failed += 1
+        self._vitals.failed += 1
         call.connection.send(
             wire.Failure(
                 call.id, fault.code, fault.status, fault.detail, fault.extra, call.wait_us, call.run_us, load, started
@@ -192,7 +190,7 @@ class Server:
         self._calls.discard(call)
         call.connection.calls.pop(call.id, None)
         if not self._calls:
-            self._idle_since_s = self.now_s()
+            self._vitals.became_idle()
         return len(self._calls)
 
     # ---- joined writes
@@ -224,20 +222,14 @@ class Server:
         now_s = self.now_s()
         for call in [call for call in self._calls if call.deadline_s <= now_s]:
             self._expire(call)
-        overrun_s = self.overrun_s(now_s)
+        overrun_s = self._overrun_s(now_s)
         if overrun_s >= self._grace_s and overrun_s > 0:
             self._give_up_overrun(overrun_s, now_s)
-            return
-        if now_s >= self._drain_until_s:
+        elif now_s >= self._drain_until_s:
             logger.error("drain: %d calls did not end in time", len(self._calls))
             self._abandon(EXIT_DRAIN_TIMEOUT, "drain")
-            return
-        self._set_alarm(min([self._drain_until_s, *(self._next_look_s(call, now_s) for call in self._calls)]))
-
-    def _next_look_s(self, call: Call, now_s: float) -> float:
-        if call.deadline_s > now_s:
-            return call.deadline_s
-        return max(call.deadline_s + self._grace_s, now_s + CLAIM_RACE_S)
+        else:
+            self._set_alarm(min(self._drain_until_s, deadlines.next_look_s(self._calls, now_s, self._grace_s)))
 
     def _expire(self, call: Call) -> None:
         if self._withdraw(call):
@@ -246,12 +238,8 @@ class Server:
             call.is_expired = True
             self._interrupt(call)
 
-    def overrun_s(self, now_s: float) -> float:
-        """Return how long what runs is past its deadline, 0 if it is not. A batch overruns with its last member."""
-        past = [now_s - call.deadline_s for call in self._calls if call.started_at_s]
-        if not past:
-            return 0.0
-        return max(0.0, min(past) if self._runs_as_one else max(past))
+    def _overrun_s(self, now_s: float) -> float:
+        return deadlines.overrun_s(self._calls, now_s, runs_as_one=self._runs_as_one)
 
     def _give_up_overrun(self, overrun_s: float, now_s: float) -> None:
         logger.error("a call is %.1f s past its deadline and cannot be stopped: this process ends", overrun_s)
@@ -269,7 +257,7 @@ class Server:
         otherwise answer with Stats and go on.
         """
         if if_idle and self._calls:
-            self._push_stats(self._stats())
+            self._push_stats()
             return
         if self._is_draining:
             return
@@ -301,7 +289,7 @@ class Server:
     def _end(self, exit_code: int) -> None:
         if not self._has_ended:
             self._has_ended = True
-            self._push_stats(self._stats())
+            self._push_stats()
             self.flush()
             self._on_end(exit_code)
 
@@ -317,32 +305,14 @@ class Server:
         now_s = self.now_s()
         for connection in list(self.connections):
             connection.drop_if_stale(now_s)
-        stats, last = self._stats(), self._last_stats
-        if last is None or _moved(stats, last) or now_s - self._last_stats_s >= STATS_MAX_AGE_S:
-            self._push_stats(stats)
+        stats = self._vitals.news(self._state, len(self._calls), self._overrun_s(now_s))
+        if stats is not None:
+            self._tell_managers(stats)
 
-    def _stats(self) -> wire.Stats:
-        now_s = self.now_s()
-        return wire.Stats(
-            state=self.welcome().state,
-            in_flight=len(self._calls),
-            completed=self._completed,
-            failed=self._failed,
-            idle_s=0.0 if self._calls else now_s - self._idle_since_s,
-            overrun_s=self.overrun_s(now_s),
-            memory_bytes=introspect.memory_bytes(),
-            device_memory_bytes=devices.peak_memory_bytes(),
-        )
+    def _push_stats(self) -> None:
+        self._tell_managers(self._vitals.tell(self._state, len(self._calls), self._overrun_s(self.now_s())))
 
-    def _push_stats(self, stats: wire.Stats) -> None:
-        self._last_stats, self._last_stats_s = stats, self.now_s()
+    def _tell_managers(self, stats: wire.Stats) -> None:
         for connection in list(self.connections):
             if connection.is_manager:
                 connection.send(stats)
-
-
-def _moved(stats: wire.Stats, last: wire.Stats) -> bool:
-    def key(s: wire.Stats) -> tuple[Any, ...]:
-        return s.state, s.in_flight, s.completed, s.failed, s.overrun_s > 0
-
-    return key(stats) != key(last)
