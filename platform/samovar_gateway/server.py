@@ -64,6 +64,7 @@ def create_server(app: ASGIApp, protocol: Callable[..., asyncio.Protocol]) -> Se
         log_config=None,
         log_level="warning",
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=CLOSE_TIMEOUT_S,
     )

@@ -1,0 +1,106 @@
+"""What the edge decides without a socket: keys, problems, near names, the receipt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from samovar import errors
+from samovar.errors import Forbidden, Unauthenticated, Unavailable
+from samovar_dispatch.functions import near_names
+from samovar_gateway import problems
+from samovar_gateway.auth import KeyTable
+from samovar_storage.records import ApiKeyRecord
+
+SECRET = "s" * 24
+
+
+def table(**changes: object) -> KeyTable:
+    """Return a table of one key."""
+    digest = hashlib.sha256(SECRET.encode()).hexdigest()
+    fields = {"key_id": "abc", "name": "k", "secret_sha256": digest, "scopes": ["invoke"], "functions": []}
+    keys = KeyTable()
+    keys.replace([ApiKeyRecord(**(fields | changes))])  # type: ignore[arg-type]
+    return keys
+
+
+def test_a_good_key_is_known_twice_and_forgotten_when_keys_change() -> None:
+    keys, header = table(), f"Bearer sv_abc_{SECRET}".encode()
+    assert keys.authenticate(header) is keys.authenticate(header)
+    keys.replace([])
+    with pytest.raises(Unauthenticated):
+        keys.authenticate(header)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        b"",
+        b"Basic abc",
+        b"Bearer",
+        b"Bearer sv_abc_",
+        b"Bearer sv_abc",
+        b"Bearer sv_abc_wrong",
+        f"Bearer xx_abc_{SECRET}".encode(),
+        f"Bearer sv_abd_{SECRET}".encode(),
+        b"Bearer \xff_\xff_\xff",
+    ],
+)
+def test_a_bad_key_is_refused(header: bytes | None) -> None:
+    with pytest.raises(Unauthenticated) as raised:
+        table().authenticate(header)
+    assert SECRET not in str(raised.value)
+
+
+def test_no_key_is_judged_before_keys_are_known() -> None:
+    with pytest.raises(Unavailable):
+        KeyTable().authenticate(b"Bearer sv_abc_x")
+
+
+@pytest.mark.parametrize(
+    ("scopes", "functions", "scope", "function", "allowed"),
+    [
+        (["invoke"], [], "invoke", "a", True),
+        (["admin"], [], "invoke", "a", True),
+        (["deploy"], [], "invoke", "a", False),
+        (["invoke"], ["a"], "invoke", "a", True),
+        (["invoke"], ["a"], "invoke", "b", False),
+        (["admin"], ["a"], "deploy", None, False),
+    ],
+)
+def test_scopes_and_bound_functions(
+    scopes: list[str], functions: list[str], scope: str, function: str | None, allowed: bool
+) -> None:
+    principal = table(scopes=scopes, functions=functions).authenticate(f"Bearer sv_abc_{SECRET}".encode())
+    if allowed:
+        principal.require(scope, function)
+    else:
+        with pytest.raises(Forbidden):
+            principal.require(scope, function)
+
+
+@pytest.mark.parametrize("cls", errors._walk(errors.SamovarError))
+def test_every_error_has_a_problem_document(cls: type[errors.SamovarError]) -> None:
+    error = cls("tea is cold", status="overridden?", path="$.x")
+    document = json.loads(problems.encode(error, "id-1"))
+    assert (document["status"], document["code"], document["request_id"]) == (cls.status, cls.code, "id-1")
+    assert document["title"] and document["path"] == "$.x"
+    names = dict(problems.headers(error))
+    assert (b"retry-after" in names) is (cls.status == 503)
+    assert (b"www-authenticate" in names) is (cls.status == 401)
+
+
+def test_retry_after_is_rounded_up() -> None:
+    error = errors.QueueFull("full", retry_after_s=1.2)
+    assert dict(problems.headers(error))[b"retry-after"] == b"2"
+    assert problems.document(error, "x")["retry_after_s"] == 1.2
+
+
+def test_near_names_are_few_and_cheap() -> None:
+    known = [f"function-{n}" for n in range(5000)] + ["embedder"]
+    assert near_names("embeder", known) == ["embedder"]
+    assert len(near_names("function-77", known)) == 3
+    assert near_names("x" * 1000, known) == []
