@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness import minilm
-from harness.load import run_wrk
+from harness.load import BenchmarkError, run_wrk
 from harness.peers import PeerLoad, run_peer, why_missing
-from harness.processes import command, memory, tree, tree_cpu_s, tree_pss_bytes
+from harness.processes import command, memory, tree, tree_cores, tree_cpu_s, tree_pss_bytes
 from harness.report import Measured, Metrics, Options, Table, interleave, median_of, ratio, run
 from harness.running import Platform
 
@@ -60,6 +60,8 @@ def take_own(seconds: int) -> Run:
         cpu = partial(tree_cpu_s, platform.pid)
         run_wrk(target, 16, 3, cores="1")
         loads = {c: run_wrk(target, c, seconds, cores="1", server_cpu_s=cpu) for c in CONNECTIONS}
+        if tree_cores(platform.pid) != {0}:
+            raise BenchmarkError(f"not pinned to core 0, as the peers are: {tree_cores(platform.pid)}")
         return Run(
             statistics.median(cold_ms) / 1000,
             sum(memory(pid).pss for pid in serving_pids(platform, name)) / _MIB,

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from samovar.authoring import definition_of, is_function, resolve_weights
+from samovar.authoring import definition_of, is_function
+from samovar.options import resolve_weights
 
 
 class Example:

@@ -5,6 +5,7 @@ This module does not know what the processes are.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -103,6 +104,15 @@ def command(pid: int) -> str:
 def pinned(arguments: Sequence[str], cores: str | None) -> list[str]:
     """Return the command that runs `arguments` on `cores` ("0", "0,1"), or anywhere if None."""
     return ["taskset", "-c", cores, *arguments] if cores else list(arguments)
+
+
+def tree_cores(root: int) -> set[int]:
+    """Return every core that `root` or a descendant may run on: shows whether a pinned server stayed pinned."""
+    cores: set[int] = set()
+    for pid in tree(root):
+        with contextlib.suppress(ProcessLookupError):
+            cores |= os.sched_getaffinity(pid)
+    return cores
 
 
 def become_subreaper() -> None:
