@@ -104,7 +104,7 @@ def test_a_deadline_that_passes_is_504_in_time(deployed: Caller) -> None:
 
 def test_a_load_that_raises_fails_the_calls_that_wait_with_the_log(caller: Caller) -> None:
     caller.deploy("raises_in_load")
-    answer = caller.invoke("raises-in-load", "x")
+    answer = caller.invoke("raises-in-load", {"text": "x"})
     assert answer.status_code == 500 and answer.json()["code"] == "load_failed", answer.text
     assert "the kettle is empty" in answer.text
 
@@ -118,7 +118,7 @@ def test_weights_missing_in_the_store_fail_that_function_alone(deployed: Caller,
     assert not [record for record in cached if record.get("ref") == "empty-handed@1"]
     objects.delete(blob_key(sha256))
     try:
-        answer = deployed.invoke("empty-handed", "")
+        answer = deployed.invoke("empty-handed", {"prefix": ""})
         assert answer.status_code == 503 and answer.json()["code"] == "weights_missing", answer.text
         assert deployed.answer("sums", {"values": [7]}) == 7
     finally:

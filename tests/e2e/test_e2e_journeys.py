@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from support.journeys import FUNCTIONS, Caller, phases
@@ -69,7 +70,7 @@ def test_two_deploys_at_once_lose_none(caller: Caller) -> None:
 
 def test_weights_travel_and_are_uploaded_once(platform: Platform, caller: Caller) -> None:
     caller.deploy("weighs")
-    assert caller.answer("weighs", "it is ") == "it is forty-two"
+    assert caller.answer("weighs", {"prefix": "it is "}) == "it is forty-two"
     again = samovar(platform, "deploy", str(FUNCTIONS / "weighs" / "app.py"), "--dry-run", "--json")
     assert again.returncode == 0, again.stderr
     assert "content.txt" not in json.dumps(json.loads(again.stdout).get("uploads", []))
@@ -90,7 +91,7 @@ def test_what_a_function_prints_can_be_followed(caller: Caller) -> None:
     with caller.http.stream("GET", "/v1/functions/talks/logs?lines=0&follow=1") as followed:
         lines = followed.iter_lines()
         threading.Timer(0.2, caller.answer, ["talks", {"deed": "print"}]).start()
-        assert json.loads(next(lines))["line"].startswith("said")
+        assert any("said on stdout" in line for line in lines)
 
 
 def test_a_warm_request_brings_instances_up_without_a_call(caller: Caller) -> None:
@@ -130,9 +131,9 @@ def test_a_call_on_a_killed_instance_is_retried(caller: Caller) -> None:
 
 def test_a_call_that_may_not_be_retried_gets_502(caller: Caller) -> None:
     caller.deploy("no_retry")
-    answer = kill_the_instance_during(caller, "no-retry", 1.0)
+    answer = kill_the_instance_during(caller, "no-retry", {"sleep_s": 1.0})
     assert answer.status_code == 502 and answer.json()["code"] == "instance_lost", answer.text
-    assert caller.answer("no-retry", 0.0) == "done"
+    assert caller.answer("no-retry", {"sleep_s": 0}) == "done"
 
 
 def test_the_pool_manager_is_killed_under_load_and_no_call_fails(platform: Platform, caller: Caller) -> None:
@@ -199,7 +200,7 @@ def test_no_secret_shows_in_arguments_or_the_environment_of_instances(platform: 
 def _pid(platform: Platform, name: str) -> int:
     try:
         return platform.child(name).pid
-    except (StopIteration, OSError, ValueError):
+    except (StopIteration, OSError, ValueError, psutil.NoSuchProcess):
         return 0
 
 

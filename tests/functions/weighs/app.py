@@ -3,7 +3,7 @@ from pathlib import Path
 import samovar as sv
 
 
-@sv.function(name="weighs", weights=sv.Weights("model"), example="")
+@sv.function(name="weighs", weights=sv.Weights("model"), example={"prefix": ""})
 class Weighs:
     """Says what is in its weight file."""
 
