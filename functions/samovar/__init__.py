@@ -10,12 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from samovar.authoring import Batch as Batch
-    from samovar.authoring import Weights as Weights
     from samovar.authoring import function as function
     from samovar.client import AsyncClient as AsyncClient
     from samovar.client import Client as Client
     from samovar.errors import SamovarError as SamovarError
+    from samovar.options import Batch as Batch
+    from samovar.options import Weights as Weights
     from samovar.spec import Limits as Limits
     from samovar.spec import Resources as Resources
     from samovar.spec import Scaling as Scaling
@@ -24,8 +24,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "function": "samovar.authoring",
-    "Batch": "samovar.authoring",
-    "Weights": "samovar.authoring",
+    "Batch": "samovar.options",
+    "Weights": "samovar.options",
     "AsyncClient": "samovar.client",
     "Client": "samovar.client",
     "Limits": "samovar.spec",

@@ -18,53 +18,14 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
-import msgspec
-
 from samovar.errors import DeployRefused
+from samovar.options import Batch, Weights, check_option, class_options, require
 from samovar.signature import HandlerSignature, InputStyle, location, read_signature
-from samovar.spec import BatchSpec, HandlerKind, Limits, Resources, Scaling, check_name
+from samovar.spec import HandlerKind, Limits, Resources, Scaling, check_name
 
 MARK = "__samovar__"
-_REQUIREMENT = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\s*(\[|@|[<>=!~;(]|$)")
-
-
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Dynamic batching: the handler takes a list of up to `max_size` items and returns as many answers.
-
-    max_size: items per batch, >= 1. max_wait_ms: longest wait of the first item while the batch fills, >= 0; an idle
-    instance never waits. cost: cost of one item (any unit, > 0), with max_cost the largest sum in one batch.
-    """
-
-    max_size: int = 16
-    max_wait_ms: float = 5.0
-    cost: Callable[[Any], float] | None = None
-    max_cost: float | None = None
-
-    def __post_init__(self) -> None:
-        _require(isinstance(self.max_size, int) and self.max_size >= 1, "Batch: max_size >= 1")
-        _require(isinstance(self.max_wait_ms, int | float) and self.max_wait_ms >= 0, "Batch: max_wait_ms >= 0")
-        _require((self.cost is None) == (self.max_cost is None), "Batch: cost and max_cost belong together")
-        _require(self.cost is None or callable(self.cost), "Batch: cost is a function of one item")
-        _require(self.max_cost is None or self.max_cost > 0, "Batch: max_cost > 0")
-
-    @property
-    def spec(self) -> BatchSpec:
-        """The part that is stored in the manifest."""
-        return BatchSpec(max_size=self.max_size, max_wait_ms=float(self.max_wait_ms), max_cost=self.max_cost)
-
-
-class Weights(msgspec.Struct, frozen=True):
-    """Where the weight files are when the function is deployed: a folder, or one file.
-
-    path: relative to the author's file, or absolute. package: an installed Python package that holds them; `path` is
-    then relative to that package. Resolved at deploy only; `load` gets the platform's own read-only copy.
-    """
-
-    path: str = "."
-    package: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,80 +145,20 @@ def default_name(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).replace("_", "-").strip("-").lower()
 
 
-def _require(condition: bool, rule: str) -> None:
-    if not condition:
-        raise DeployRefused(rule)
-
-
-_OPTION_TYPES: dict[str, type] = {
-    "name": str,
-    "batch": Batch,
-    "scaling": Scaling,
-    "resources": Resources,
-    "limits": Limits,
-    "weights": Weights,
-    "requirements": list,
-    "retry_on_crash": bool,
-    "example": object,
-}
-_VALUE_OBJECTS = ("batch", "scaling", "resources", "limits", "weights")
-
-
 def _mark(target: Any, mark: _Mark, file: str, line: int) -> Any:
     try:
-        _require(inspect.isclass(target) or inspect.isfunction(target), "@sv.function goes on a function or a class")
-        _require(not is_function(target), f"@sv.function is on {target.__name__} twice")
+        require(inspect.isclass(target) or inspect.isfunction(target), "@sv.function goes on a function or a class")
+        require(not is_function(target), f"@sv.function is on {target.__name__} twice")
         options = dict(mark.options)
         for key, value in options.items():
-            _check_option(key, value)
+            check_option(key, value)
         if inspect.isclass(target):
-            options |= _class_options(target, options)
+            options |= class_options(target, options)
         setattr(target, MARK, _Mark(options, file, line))
     except DeployRefused as refused:
         refused.extra |= {"file": file, "line": line}
         raise
     return target
-
-
-def _check_option(key: str, value: Any) -> None:
-    wanted = _OPTION_TYPES.get(key)
-    _require(wanted is not None, f"@sv.function has no option {key!r}; it has {', '.join(_OPTION_TYPES)}")
-    if key == "requirements":
-        _check_requirements(value)
-        return
-    _require(isinstance(value, wanted or object), f"{key}= takes {_a(key)}, got {type(value).__name__}")
-    if isinstance(value, Scaling | Resources | Limits | Weights):
-        _check_fields(value)
-
-
-def _a(key: str) -> str:
-    return f"sv.{_OPTION_TYPES[key].__name__}(…)" if key in _VALUE_OBJECTS else f"a {_OPTION_TYPES[key].__name__}"
-
-
-def _check_fields(value: msgspec.Struct) -> None:
-    """Structs do not check the types of their fields when they are made; a deploy does."""
-    try:
-        msgspec.convert(msgspec.to_builtins(value), type(value))
-    except msgspec.ValidationError as error:
-        raise DeployRefused(f"{type(value).__name__}: {error}") from error
-
-
-def _check_requirements(value: Any) -> None:
-    listed = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
-    _require(listed, 'requirements= takes a list of strings, such as ["rapidfuzz>=3"]')
-    for item in value:
-        _require(bool(_REQUIREMENT.match(item)), f"{item!r} is not a pip requirement")
-
-
-def _class_options(target: type, given: dict[str, Any]) -> dict[str, Any]:
-    found = {}
-    for key in _VALUE_OBJECTS:
-        value = vars(target).get(key)
-        if isinstance(value, _OPTION_TYPES[key]):
-            _require(key not in given, f"{key} is set twice: in @sv.function and as {target.__name__}.{key}")
-            _check_option(key, value)
-            found[key] = value
-    return found
 
 
 def _define(obj: Any, mark: _Mark) -> Definition:
@@ -323,26 +224,3 @@ def _check_method(cls: type, name: str, wanted: list[str]) -> None:
         raise DeployRefused(f"{cls.__name__}.{name} must be a method {call}", file=file, line=line)
     if inspect.iscoroutinefunction(inspect.unwrap(method)):
         raise DeployRefused(f"{cls.__name__}.{name} must be a plain def, not async", file=file, line=line)
-
-
-def resolve_weights(weights: Weights, base: Path) -> Path:
-    """Return the weights' folder or file on this machine, `base` being the folder of the author's file.
-
-    Raises: DeployRefused if the package is not installed or nothing is there.
-    """
-    root = base if weights.package is None else _package_folder(weights.package)
-    path = (root / Path(weights.path).expanduser()).resolve()
-    _require(path.exists(), f"the weights {path} do not exist")
-    return path
-
-
-def _package_folder(package: str) -> Path:
-    from importlib.util import find_spec
-
-    try:
-        spec = find_spec(package)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
-        raise DeployRefused(f"the package {package!r} that holds the weights is not installed here")
-    return Path(next(iter(spec.submodule_search_locations)))

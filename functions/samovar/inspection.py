@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 
 import samovar
-from samovar.authoring import Definition, definition_of, is_function, resolve_weights
+from samovar.authoring import Definition, definition_of, is_function
 from samovar.errors import DeployRefused, RequestError
+from samovar.options import resolve_weights
 from samovar.schema import Input, input_schema, output_schema
 from samovar.spec import BlobRef, Manifest, Struct
 

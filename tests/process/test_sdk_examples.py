@@ -20,7 +20,8 @@ import sys
 from pathlib import Path
 import msgspec, torch
 from transformers import AutoModel, AutoTokenizer
-from samovar.authoring import definition_of, resolve_weights
+from samovar.authoring import definition_of
+from samovar.options import resolve_weights
 import app
 
 torch.set_num_threads(1)

@@ -13,8 +13,8 @@ import pytest
 
 import samovar as sv
 from samovar import errors
-from samovar.authoring import _OPTION_TYPES
 from samovar.cli.root import VERBS, cli
+from samovar.options import OPTION_TYPES
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMON = {"--url", "--api-key", "--json", "--debug", "--help"}
@@ -53,10 +53,10 @@ def test_every_option_of_a_function_is_documented() -> None:
         for kind in (sv.Scaling, sv.Resources, sv.Limits, sv.Batch, sv.Weights)
         for field in msgspec.structs.fields(kind)
     ]
-    assert [name for name in [*_OPTION_TYPES, *fields] if name not in text] == []
+    assert [name for name in [*OPTION_TYPES, *fields] if name not in text] == []
 
 
 def test_the_decorator_accepts_what_its_signature_says() -> None:
     overloads = typing.get_overloads(sv.function)
     declared = {name for overload in overloads for name in inspect.signature(overload).parameters}
-    assert declared - {"target"} == set(_OPTION_TYPES)
+    assert declared - {"target"} == set(OPTION_TYPES)
