@@ -25,7 +25,7 @@ RUNTIME_BYTES = 32 * 1024 * 1024  # stacks and buffers of our own threads
 _KEPT_VARIABLES = frozenset(
     {"PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONHASHSEED"}
 )
-_KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "HF_HUB_OFFLINE", "TOKENIZERS_")
+_KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "HF_HUB_OFFLINE", "TOKENIZERS_")
 _PR_SET_NO_NEW_PRIVS = 38
 # Looked up once, in the zygote: the first ctypes call costs a fresh child 0.1 ms.
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -78,6 +78,8 @@ def _clean_environment() -> None:
             del os.environ[name]
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # torch must not initialise CUDA just to count devices: children of a process that did cannot use it
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 
 def _no_new_privileges() -> None:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from samovar import wire
+from samovar_instance.control import HELLO_TIMEOUT_S
 from support.instance_driver import FUNCTIONS, TOKEN, Caller, Instance, Zygote, connect
 from support.waiting import wait_until
 
@@ -77,6 +78,16 @@ def test_a_bad_peer_is_told_why_and_closed(address: str, name: str) -> None:
     assert frames[0].reason == reason
     token = "" if address.endswith("zygote.sock") else TOKEN
     Caller(address, token, "manager").close()
+
+
+def test_peers_that_stay_silent_are_closed(zygote: Zygote) -> None:
+    addresses = [f"unix:{zygote.socket_path}", zygote.fork().address, zygote.start(FUNCTIONS / "echo_sum").address]
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(contextlib.closing(connect(address))) for address in addresses]
+        for sock in silent:
+            sock.settimeout(3 * HELLO_TIMEOUT_S)
+            (goodbye,) = wire.caller_side().feed(sock.recv(65536))
+            assert isinstance(goodbye, wire.Goodbye) and goodbye.reason == "hello"
 
 
 def test_a_wrong_token_is_refused(zygote: Zygote) -> None:

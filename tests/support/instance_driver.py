@@ -135,7 +135,7 @@ class Instance:
 
     def specialise(
         self, folder: Path, *, weights: Path | None = None, role: Literal["instance", "template"] = "instance",
-        num_threads: int = 1, layers: list[Path] | None = None, **changes: Any,
+        num_threads: int = 1, layers: list[Path] | None = None, device: str = "cpu", **changes: Any,
     ) -> wire.Ready | wire.BootFailed:  # fmt: skip
         """Tell it to become the function in `folder`; return Ready or BootFailed."""
         manifest = msgspec.json.encode(msgspec.structs.replace(manifest_of(folder), **changes))
@@ -145,7 +145,7 @@ class Instance:
                 str(folder),
                 str(weights or ""),
                 [str(layer) for layer in layers or []],
-                "cpu",
+                device,
                 num_threads,
                 role,
                 scratch_dir=str(self.log.parent / f"scratch-{self.pid}"),
@@ -274,6 +274,7 @@ def _class(name: str, entry: str, example: Any = None) -> Manifest:
 # Importing these here would import torch into the test process.
 HAND_MADE = {
     "linear": _class("linear", "app:Linear", {"rows": 4}),
+    "on_gpu": _class("on-gpu", "app:OnGpu", {"deed": "embed"}),
     "loads_models": _class("loads-models", "app:LoadsModels"),
 }
 
