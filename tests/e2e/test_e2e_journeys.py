@@ -73,7 +73,7 @@ def test_weights_travel_and_are_uploaded_once(platform: Platform, caller: Caller
     assert caller.answer("weighs", {"prefix": "it is "}) == "it is forty-two"
     again = samovar(platform, "deploy", str(FUNCTIONS / "weighs" / "app.py"), "--dry-run", "--json")
     assert again.returncode == 0, again.stderr
-    assert "content.txt" not in json.dumps(json.loads(again.stdout).get("uploads", []))
+    assert [blob["present"] for blob in json.loads(again.stdout)["blobs"]] == [True, True]
 
 
 def test_a_generator_streams_lines(caller: Caller) -> None:
