@@ -202,6 +202,8 @@ class Manager:
         if instance.role == "instance":
             self.reporter.gone(instance)
         self.logs.end(instance.instance_id)
+        if was is State.LOADING and instance.role == "instance":
+            self._knowledge.backoff.fail(instance.ref, time.monotonic())  # the reason follows; no new try until then
         released = self._knowledge.ledger.release(instance.instance_id)
         if released:
             self.backend.spawn(self.reporter.check_devices(released))

@@ -17,6 +17,7 @@ from samovar_pool.adopt import adopt, adopt_zygotes
 from samovar_pool.backends.local import LocalBackend
 from samovar_pool.backends.rundir import RunDir
 from samovar_pool.devices import find_devices
+from samovar_pool.index import keep_index
 from samovar_pool.knowledge import Knowledge
 from samovar_pool.layers import Layers
 from samovar_pool.leader import Lease, NodeLock
@@ -33,6 +34,7 @@ from samovar_pool.versions import Catalogue
 from samovar_storage import live
 from samovar_storage.cache import NodeCache
 from samovar_storage.objects import ObjectStore
+from samovar_storage.registry import Registry
 
 logger = logging.getLogger("samovar.pool")
 
@@ -50,6 +52,7 @@ class Node:
         self._deposed = False
         self._tasks: list[asyncio.Task[None]] = []
         self._redis = live.connect_async(settings.redis_url.reveal())
+        self._redis_sync = live.connect_sync(settings.redis_url.reveal())
         self._store = ObjectStore.from_settings(settings)
         cache_dir = settings.data_dir / "cache"
         cache = NodeCache(cache_dir, settings.cache_bytes, self._store)
@@ -122,6 +125,7 @@ class Node:
         self._recorder.fence = await self._lease.acquire()
         self._own("lease", self._lease.keep())
         self._own("messages", self.signals.follow())
+        self._own("index", keep_index(self._redis, Registry(self._store, self._redis_sync), self.signals))
         await adopt_zygotes(self.backend)
         await self.signals.wait_for_functions()
         await adopt(self.backend, self.catalogue)
@@ -151,6 +155,7 @@ class Node:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._redis.aclose()
+        self._redis_sync.close()
         self._store.close()
         self.backend.preparer.close()
         self._lock.close()

@@ -54,7 +54,7 @@ class Signals:
     async def wait_for_functions(self) -> None:
         """Return once the index of functions is whole, and mirrored here."""
         while not self.has_functions.is_set():
-            await self._reload_functions()
+            await self.reload_functions()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(INDEX_POLL_S):
                     await self.has_functions.wait()
@@ -65,7 +65,7 @@ class Signals:
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Resync):
-                    await self._reload_functions()
+                    await self.reload_functions()
                 elif event.channel == keys.CHANNEL_WAKE:
                     self._woken(event)
                 else:
@@ -109,7 +109,7 @@ class Signals:
         if changed:
             self._on_wake()
 
-    async def _reload_functions(self) -> None:
+    async def reload_functions(self) -> None:
         """Take over the whole index, if it is built: an empty Redis does not mean that all functions are gone."""
         try:
             with translating("the functions"):

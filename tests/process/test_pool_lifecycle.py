@@ -68,7 +68,7 @@ def test_the_next_manager_adopts_everything(pool: Pool) -> None:
     kept, killed = (before[instance_id] for instance_id in sorted(before))
     pool.kill()
     os.kill(killed.pid, signal.SIGKILL)
-    assert all(alive(pid) for pid in everybody | zygotes - {killed.pid})
+    assert all(alive(pid) for pid in (everybody | zygotes) - {killed.pid})
     assert call(kept, b'{"values": [2]}') == b"2.0", "it serves without a manager"
     (pool.data_dir / "run" / "i-stale.sock").touch()
     pool.start(wait_ready=False)

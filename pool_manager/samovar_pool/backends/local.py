@@ -329,7 +329,10 @@ class LocalBackend:
     def _boot_failed(self, instance: Instance, message: wire.BootFailed) -> None:
         instance.failed = message
         where = f" ({os.path.basename(message.file)}:{message.line})" if message.file else ""
-        detail = f"{message.phase} failed: {message.type_name}: {message.detail}{where}"
+        said = (
+            message.detail if message.detail.startswith(message.type_name) else f"{message.type_name}: {message.detail}"
+        )
+        detail = f"{message.phase} failed: {said}{where}"
         self._tell_boot_failed(instance, detail, message.phase)
 
     def _tell_boot_failed(self, instance: Instance, detail: str, phase: str) -> None:
