@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
 import redis as redis_sync
 
 from samovar.errors import InvalidInput, NotFound
@@ -56,8 +57,8 @@ class UploadPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     present: bool
     part_bytes: int = 0
     num_parts: int = 0
-    parts: list[PartUrl] = []
-    done_parts: list[DonePart] = []
+    parts: list[PartUrl] = msgspec.field(default_factory=list)
+    done_parts: list[DonePart] = msgspec.field(default_factory=list)
 
 
 class _Upload(Struct, frozen=True, kw_only=True):

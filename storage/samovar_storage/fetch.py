@@ -33,8 +33,8 @@ class RangeSource(Protocol):
 def ranges(size_bytes: int) -> list[tuple[int, int]]:
     """Return (offset, length) of the ranges a blob is read in: 64 MiB each, the last ones smaller and smaller.
 
-    All streams end at about the same time, and little is left to hash then. Offsets are multiples of 1 MiB, so that each
-    range can be mapped by itself. Source: guided self-scheduling (Polychronopoulos and Kuck, 1987).
+    All streams end at about the same time, and little is left to hash then. Offsets are multiples of 1 MiB, so that
+    each range can be mapped by itself. Source: guided self-scheduling (Polychronopoulos and Kuck, 1987).
     """
     cut, offset = [], 0
     while offset < size_bytes:

@@ -27,7 +27,7 @@ class ApiKeyRecord(Struct, frozen=True, kw_only=True):
     name: str
     secret_sha256: str
     scopes: list[str]
-    functions: list[str] = []
+    functions: list[str] = msgspec.field(default_factory=list)
     created_at_s: float = 0.0
 
 
@@ -50,9 +50,9 @@ class InstanceRecord(Struct, frozen=True, kw_only=True):
     from_template: bool = False
     started_at_s: float = 0.0
     ready_at_s: float = 0.0
-    boot_ms: dict[str, float] = {}
+    boot_ms: dict[str, float] = msgspec.field(default_factory=dict)
     memory_bytes: int = 0
-    sandbox: list[str] = []
+    sandbox: list[str] = msgspec.field(default_factory=list)
     simulated: bool = False
 
 
@@ -71,7 +71,7 @@ class BootFailure(Struct, frozen=True, kw_only=True):
     status: int
     detail: str
     phase: str = ""
-    log_tail: list[str] = []
+    log_tail: list[str] = msgspec.field(default_factory=list)
     num_failures: int = 1
     failed_at_s: float = 0.0
     retry_at_s: float = 0.0
@@ -111,7 +111,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     devices: list[DeviceStatus]
     at_s: float
     zygote_ready: bool = True
-    sandbox: list[str] = []
+    sandbox: list[str] = msgspec.field(default_factory=list)
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     rule: str
     desired: int
     ready: int
-    inputs: dict[str, float] = {}
+    inputs: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class WarmRequest(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import socket
 import stat
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -56,6 +57,17 @@ def test_without_the_password_nothing_is_answered(valkey: EmbeddedValkey, tmp_pa
     stranger.port = valkey.port
     with pytest.raises(BadCredential):
         stranger.is_ready()
+
+
+def test_the_ports_behind_s3_ask_for_a_signature(seaweed: EmbeddedSeaweed) -> None:
+    store = store_of(seaweed, "signed")
+    store.ensure_bucket()
+    store.put("object", b"data")
+    filer = f"http://{folder.HOST}:{seaweed._ports['filer']}/buckets/signed/object"
+    assert httpx.get(filer).status_code == 401
+    assert httpx.put(filer, content=b"forged").status_code == 401
+    assert store.get("object")[0] == b"data"
+    store.close()
 
 
 def test_another_data_folders_s3_is_not_ours(seaweed: EmbeddedSeaweed, tmp_path: Path) -> None:

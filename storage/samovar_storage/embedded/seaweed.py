@@ -30,6 +30,8 @@ MASTER_CONFIG = """\
 [master.volume_growth]
 copy_1 = 2
 """
+# Without these anyone on this machine could read and write through the ports of the filer and the volume server.
+SIGNED = ("signing", "signing.read", "filer_signing", "filer_signing.read")
 # A Unix socket path may have 107 bytes; a longer data folder goes without the sockets.
 MAX_SOCKET_PATH = 100
 
@@ -46,6 +48,7 @@ class EmbeddedSeaweed:
         self._dir = folder.make_private(data_dir.resolve() / "seaweedfs")
         self.access_key = folder.secret(data_dir, "s3_access_key", lambda: secrets.token_hex(10))
         self.secret_key = folder.secret(data_dir, "s3_secret_key")
+        self._signing_keys = {kind: folder.secret(data_dir, f"seaweedfs_{kind}") for kind in SIGNED}
         self._ports = folder.ports(self._dir, PORTS)
 
     @property
@@ -59,17 +62,8 @@ class EmbeddedSeaweed:
         return f"http://{folder.HOST}:{self.port}"
 
     def command(self) -> list[str]:
-        """Write the credentials file and return the argument list that starts the server in the foreground."""
-        identity = {
-            "name": "samovar",
-            "credentials": [{"accessKey": self.access_key, "secretKey": self.secret_key}],
-            "actions": ["Admin", "Read", "List", "Tagging", "Write"],
-        }
-        credentials = self._dir / "s3.json"
-        folder.write_private(credentials, json.dumps({"identities": [identity]}))
-        data = folder.make_private(self._dir / "data")
-        # weed looks for it in its home, which `environment` sets
-        folder.write_private(folder.make_private(self._dir / ".seaweedfs") / "master.toml", MASTER_CONFIG)
+        """Write the configuration and return the argument list that starts the server in the foreground."""
+        credentials, data = self._write_config(), folder.make_private(self._dir / "data")
         ports = self._ports
         return [
             _binary(),
@@ -128,6 +122,24 @@ class EmbeddedSeaweed:
             if time.monotonic() > deadline_s:
                 raise StoreUnavailable(f"the embedded SeaweedFS did not answer within {timeout_s:.0f} s")
             time.sleep(0.05)
+
+    def _write_config(self) -> Path:
+        """Write the three configuration files, all private, and return the one that S3 is pointed at."""
+        identity = {
+            "name": "samovar",
+            "credentials": [{"accessKey": self.access_key, "secretKey": self.secret_key}],
+            "actions": ["Admin", "Read", "List", "Tagging", "Write"],
+        }
+        credentials = self._dir / "s3.json"
+        folder.write_private(credentials, json.dumps({"identities": [identity]}))
+        # weed looks for these in its home, which `environment` sets
+        home = folder.make_private(self._dir / ".seaweedfs")
+        folder.write_private(home / "master.toml", MASTER_CONFIG)
+        tables = (
+            f'[jwt.{kind}]\nkey = "{key}"\nexpires_after_seconds = 60\n' for kind, key in self._signing_keys.items()
+        )
+        folder.write_private(home / "security.toml", "".join(tables))
+        return credentials
 
     def _sockets(self) -> list[str]:
         """Keep its local sockets out of /tmp, where every process on the machine could open them."""
