@@ -1,7 +1,7 @@
 """Every error the platform raises on purpose, as one tree.
 
     SamovarError                     internal               500  exit 1
-    ├── ConfigError                  bad_config             500  exit 10   a setting, port, folder or credential is wrong
+    ├── ConfigError                  bad_config             500  exit 10   a setting, port, folder or key is wrong
     │   ├── PortTaken                port_taken
     │   ├── DataDirHeld              data_dir_held
     │   ├── DiskFull                 disk_full
@@ -15,8 +15,8 @@
     │   ├── ClientTooSlow            client_too_slow        408
     │   ├── Conflict                 conflict               409
     │   ├── BodyTooLarge             body_too_large         413
-    │   ├── InvalidInput             invalid_input          422            input does not match the type hints
-    │   └── DeployRefused            deploy_refused         422            the code or its options are wrong, with file and line
+    │   ├── InvalidInput             invalid_input          422            input does not match the hints
+    │   └── DeployRefused            deploy_refused         422            wrong code or options: file and line
     ├── FunctionError                function_failed        500  exit 7    the user's code is at fault
     │   ├── FunctionRaised           function_raised
     │   ├── LoadFailed               load_failed
@@ -30,7 +30,7 @@
     │   ├── StoreUnavailable         store_unavailable
     │   └── WeightsMissing           weights_missing
     ├── DeadlineExceeded             deadline_exceeded      504  exit 9    names the phase it died in
-    └── ConnectError                 unreachable            503  exit 3    the gateway itself cannot be reached (client side)
+    └── ConnectError                 unreachable            503  exit 3    the gateway cannot be reached (client side)
 
 `Cancelled` stands apart: it derives from BaseException so that `except Exception` never swallows it.
 This module does not know HTTP, Redis, S3 or the wire: tables elsewhere map those here.

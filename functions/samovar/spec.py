@@ -25,7 +25,7 @@ def _require(condition: bool, rule: str) -> None:
 
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """Base of the value objects: frozen, keyword-only, unknown fields ignored so that old readers survive new writers."""
+    """Base of the value objects: frozen, keyword-only; unknown fields are ignored: old readers survive new writers."""
 
 
 class Scaling(Struct, frozen=True, kw_only=True):
@@ -184,7 +184,7 @@ def check_name(name: str) -> str:
     """Return `name` if it may name a function; raise DeployRefused otherwise."""
     _require(
         bool(NAME_PATTERN.match(name)),
-        f"function name {name!r} must be 1-63 characters of a-z, 0-9 and '-', starting and ending with a letter or digit",
+        f"function name {name!r} must be 1-63 characters of a-z, 0-9 and '-', with a letter or digit at both ends",
     )
     return name
 
