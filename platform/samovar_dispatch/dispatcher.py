@@ -20,6 +20,7 @@ from samovar import wire
 from samovar.errors import (
     Cancelled,
     DeadlineExceeded,
+    FunctionNotFound,
     InstanceLost,
     SamovarError,
     rebuild,
@@ -281,6 +282,8 @@ class Dispatcher:
             return
         version = call.version
         version.seats.close(connection.seat)
+        if version.isolated is connection.seat:
+            version.isolated = None
         if message.draining:
             connection.opened = False
         else:
@@ -301,11 +304,19 @@ class Dispatcher:
     def stop_sending(self, connection: InstanceConnection) -> None:
         """Give this instance no more calls; what it holds still ends there. Idempotent."""
         connection.opened = False
-        self.versions[connection.record.ref].seats.close(connection.seat)
+        version = self.versions.get(connection.record.ref)
+        if version is not None:
+            version.seats.close(connection.seat)
+            if version.isolated is connection.seat:
+                version.isolated = None
+                self._pump(version)
 
     def on_open(self, connection: InstanceConnection) -> None:
         """An instance is ready for calls: those that waited for one go out."""
-        version = self.versions[connection.record.ref]
+        version = self.versions.get(connection.record.ref)
+        if version is None:
+            connection.close("its version was deleted")
+            return
         version.members[connection.record.instance_id] = connection
         version.boot_failure = None
         version.seats.open(connection.seat)
@@ -388,6 +399,14 @@ class Dispatcher:
     def _give_credit(self, call: Call, num_chunks: int) -> None:
         if call.seat is not None and not call.done:
             call.seat.owner.send(wire.Credit(call.id, num_chunks))
+
+    def retire(self, version: Version) -> None:
+        """The version may be called no more: those who wait are told, what runs ends as usual."""
+        error = FunctionNotFound(f"{version.ref} was deleted while the call waited")
+        for call in [*version.suspects, *version.queue]:
+            self._give_up(call, error, error.code)
+        if not version.members and self.versions.get(version.ref) is version:
+            del self.versions[version.ref]
 
     # ---- boots -------------------------------------------------------------------------------------------------
 

@@ -47,8 +47,10 @@ class FunctionTable:
         self.entries[record.name] = FunctionEntry(record, versions, bounds, only)
 
     def remove(self, name: str) -> None:
-        """The function may be called no more; calls under way finish. Idempotent."""
-        self.entries.pop(name, None)
+        """The function may be called no more; running calls finish, waiting ones are told. Idempotent."""
+        entry = self.entries.pop(name, None)
+        for version in entry.versions.values() if entry else ():
+            self._dispatcher.retire(version)
 
     def keep_only(self, names: Iterable[str]) -> None:
         """Remove every function that is not among `names`."""

@@ -6,8 +6,9 @@ round trip between calls; with a fixed allowance a slow function would lose late
 busy instance while another comes free. The allowance follows the measured service time, so fast functions are kept
 fed and all others keep one central queue.
 
-Seats are kept in one bucket per load, so the choice costs the same with 1 and with 1,000 instances; within a bucket
-the seat that waited longest goes first. This module does not know connections, calls or clocks.
+Seats are kept in one bucket per load, so the choice costs the same with 1 and with 1,000 instances. Among equals the
+one used last goes first: its caches are warm, and the others stay idle until they can be let go.
+This module does not know connections, calls or clocks.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class SeatTable(Generic[O]):
             level += 1
         self._lowest = level
         while level < stop:
-            for seat in buckets[level]:
+            for seat in reversed(buckets[level]):
                 if level < seat.slots + allowance:
                     del buckets[level][seat]
                     seat.load = level + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import socket
 import time
@@ -127,14 +128,15 @@ def test_a_body_over_the_limit_is_refused_before_it_is_read(gateway: Gateway) ->
     chunks = (b"y" * 50_000 for _ in range(4))
     answer = gateway.client.post("/v1/functions/small/invoke", content=chunks)
     problem(answer, 413, "body_too_large")
-    with raw_request(gateway, "small", b"content-length: 9000000000\r\n\r\n") as connection:
+    with gateway.connect() as connection:
+        connection.sendall(gateway.raw("small", b"", length=9_000_000_000))
         assert b" 413 " in connection.recv(4096)
 
 
 def test_a_client_too_slow_to_send_gets_408(gateway: Gateway) -> None:
     gateway.deploy("slow-client")
-    with raw_request(gateway, "slow-client", b"content-length: 10\r\n\r\n") as connection:
-        connection.sendall(b"123")
+    with gateway.connect() as connection:
+        connection.sendall(gateway.raw("slow-client", b"123", length=10))
         assert b" 408 " in connection.recv(4096)
 
 
@@ -213,7 +215,7 @@ def test_a_malformed_instance_harms_only_its_own_calls(gateway: Gateway) -> None
 
 
 def test_a_stream_is_lines_and_a_failed_one_ends_abnormally(gateway: Gateway) -> None:
-    gateway.start_instance(gateway.deploy("stream").ref)
+    gateway.start_instance(gateway.deploy("stream", handler="generator").ref)
     answer = gateway.invoke("stream", {"stream": 100})
     assert answer.headers["content-type"] == "application/x-ndjson"
     assert answer.text.splitlines() == [f'{{"n": {n}}}' for n in range(100)]
@@ -234,6 +236,44 @@ def test_a_client_that_leaves_cancels_its_call(gateway: Gateway) -> None:
             hasty.post("/v1/functions/leaver/invoke", json={"sleep_s": 30})
     wait_until(lambda: gateway.metric('samovar_calls_total{code="cancelled",function="leaver",version="1"}') == 1)
     assert gateway.invoke("leaver", {"n": 1}, samovar_timeout_ms="2000").status_code == 200
+
+
+def test_requests_in_one_piece_in_pieces_and_in_a_row_are_answered_alike(gateway: Gateway) -> None:
+    gateway.start_instance(gateway.deploy("pieces").ref)
+    whole = gateway.raw("pieces", b'{"x": [1, 2]}', b"x-request-id: r1\r\n")
+    with gateway.connect() as connection:
+        one = answers_to(connection, [whole], 1)
+        split = answers_to(connection, [whole[:40], whole[40:-3], whole[-3:]], 1)
+        row = answers_to(connection, [whole * 3], 3)
+    heads = [re.sub(rb"(date|server-timing): .*\r\n", b"", head) for head, _ in one + split + row]
+    assert {body for _, body in one + split + row} == {b'{"sum":3}'}
+    assert len(set(heads)) == 1 and b"x-request-id: r1\r\n" in heads[0]
+
+
+def test_errors_of_requests_in_one_piece(gateway: Gateway) -> None:
+    gateway.start_instance(gateway.deploy("errors").ref)
+    with gateway.connect() as connection:
+        for name, body, head, status in (
+            ("errors", b'{"fail": "no tea"}', b"", b"500"),
+            ("nobody", b"{}", b"", b"404"),
+            ("errors", b"{}", b"samovar-timeout-ms: x\r\n", b"400"),
+            ("errors", b'{"sleep_s": 9}', b"samovar-timeout-ms: 50\r\n", b"504"),
+        ):
+            [(answer, document)] = answers_to(connection, [gateway.raw(name, body, head)], 1)
+            assert answer.split()[1] == status and b"application/problem+json" in answer
+            assert document.startswith(b"{")
+        connection.sendall(gateway.raw("errors", b'{"n": 1}', b"connection: close\r\n"))
+        assert b" 200 OK" in connection.recv(4096)
+        assert connection.recv(10) == b""
+
+
+def test_a_caller_of_the_fast_path_who_leaves_cancels_its_call(gateway: Gateway) -> None:
+    gateway.start_instance(gateway.deploy("quitter").ref)
+    with gateway.connect() as connection:
+        connection.sendall(gateway.raw("quitter", b'{"sleep_s": 30}'))
+        wait_until(lambda: _running(gateway, "quitter") == 1)
+    wait_until(lambda: gateway.metric('samovar_calls_total{code="cancelled",function="quitter",version="1"}') == 1)
+    wait_until(lambda: _running(gateway, "quitter") == 0)
 
 
 def test_a_failed_boot_reaches_those_who_wait_and_then_those_who_come(gateway: Gateway) -> None:
@@ -266,7 +306,9 @@ def test_a_drained_instance_gets_no_more_calls(gateway: Gateway) -> None:
     first, second = gateway.start_instance(ref), gateway.start_instance(ref)
 
     def pids() -> set[int]:
-        return {gateway.invoke("drained", {"n": n}).json()["pid"] for n in range(8)}
+        with ThreadPoolExecutor(2) as pool:
+            answers = pool.map(lambda n: gateway.invoke("drained", {"sleep_s": 0.1, "n": n}), range(2))
+            return {answer.json()["pid"] for answer in answers}
 
     wait_until(lambda: len(pids()) == 2)
     first.announce("draining")
@@ -281,6 +323,27 @@ def test_metrics_count_by_function_and_outcome(gateway: Gateway) -> None:
     assert 'samovar_calls_total{code="ok",function="counted",version="1"} 3.0' in text
     assert re.search(r'samovar_call_seconds_bucket\{function="counted",le="\+Inf",version="1"\} 3.0', text)
     assert "process_cpu_seconds_total" in text
+
+
+def answers_to(connection: socket.socket, pieces: list[bytes], count: int) -> list[tuple[bytes, bytes]]:
+    """Send the pieces one by one; return the heads and bodies of `count` answers."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for piece in pieces:
+        connection.sendall(piece)
+        select.select([connection], [], [], 0.02)
+    data = b""
+    answers: list[tuple[bytes, bytes]] = []
+    while len(answers) < count:
+        head, end, rest = data.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        if end and length and len(rest) >= int(length[1]):
+            answers.append((head + end, rest[: int(length[1])]))
+            data = rest[int(length[1]) :]
+        else:
+            received = connection.recv(65536)
+            assert received, data
+            data += received
+    return answers
 
 
 def _is_known(ask: Callable[[dict[str, str]], httpx.Response], header: dict[str, str]) -> bool:
@@ -298,13 +361,3 @@ def _running(gateway: Gateway, name: str) -> float:
 
 def _queued(gateway: Gateway, name: str) -> float:
     return gateway.metric(f'samovar_queued{{function="{name}",version="1"}}')
-
-
-def raw_request(gateway: Gateway, name: str, rest: bytes) -> socket.socket:
-    """Open a connection and send the head of an invocation, `rest` being its last header lines."""
-    host, port = gateway.url.removeprefix("http://").split(":")
-    connection = socket.create_connection((host, int(port)), timeout=5)
-    key = gateway.client.headers["authorization"].encode()
-    head = b"POST /v1/functions/%s/invoke HTTP/1.1\r\nhost: x\r\nauthorization: %s\r\n" % (name.encode(), key)
-    connection.sendall(head + rest)
-    return connection

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -37,8 +38,8 @@ def environment() -> dict[str, str]:
 
 def manifest(name: str = "echo", **more: Any) -> Manifest:
     """Return a version that only fake instances can serve."""
-    blob = BlobRef(sha256="0" * 64, size_bytes=1)
-    return Manifest(name=name, version=0, entry="app:f", kind="function", handler="sync", code=blob, **more)
+    fields: dict[str, Any] = {"entry": "app:f", "kind": "function", "handler": "sync"} | more
+    return Manifest(name=name, version=0, code=BlobRef(sha256="0" * 64, size_bytes=1), **fields)
 
 
 class Gateway:
@@ -74,6 +75,22 @@ class Gateway:
         sent = {key.replace("_", "-"): value for key, value in headers.items()}
         content = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
         return self.client.post(f"/v1/functions/{name}/invoke", content=content, headers=sent)
+
+    def raw(self, name: str, body: bytes, head: bytes = b"", length: int | None = None) -> bytes:
+        """Return the bytes of an invocation, to be sent as a test likes. head: further header lines."""
+        length = len(body) if length is None else length
+        lines = [
+            b"POST /v1/functions/%s/invoke HTTP/1.1" % name.encode(),
+            b"host: x",
+            b"authorization: Bearer " + ADMIN_KEY.encode(),
+            b"content-length: %d" % length,
+        ]
+        return b"\r\n".join(lines) + b"\r\n" + head + b"\r\n" + body
+
+    def connect(self) -> socket.socket:
+        """Return a bare connection."""
+        host, port = self.url.removeprefix("http://").split(":")
+        return socket.create_connection((host, int(port)), timeout=10)
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels."""
