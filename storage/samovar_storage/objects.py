@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from samovar.errors import Conflict, NotFound, StoreUnavailable
+from samovar.errors import ConfigError, Conflict, NotFound, StoreUnavailable
 from samovar_storage.failures import translating
 from samovar_storage.settings import StoreSettings
 
@@ -92,18 +93,17 @@ class ObjectStore:
             self._client.list_buckets()
 
     def ensure_bucket(self) -> None:
-        """The bucket exists afterwards. Raises BadCredential, StoreUnavailable, ConfigError (an impossible name)."""
+        """The bucket exists afterwards, and keeps conditional writers apart.
+
+        Raises: BadCredential, StoreUnavailable, ConfigError (an impossible name, a store that ignores conditions).
+        """
         with translating(f"the bucket {self.bucket}"):
-            try:
-                self._client.head_bucket(Bucket=self.bucket)
-                return
-            except self._client.exceptions.ClientError as error:
-                if error.response["ResponseMetadata"]["HTTPStatusCode"] != 404:
-                    raise
-            try:
-                self._client.create_bucket(Bucket=self.bucket)
-            except (self._client.exceptions.BucketAlreadyOwnedByYou, self._client.exceptions.BucketAlreadyExists):
-                return
+            if not self._bucket_exists():
+                try:
+                    self._client.create_bucket(Bucket=self.bucket)
+                except (self._client.exceptions.BucketAlreadyOwnedByYou, self._client.exceptions.BucketAlreadyExists):
+                    pass
+        self._require_conditions()
 
     def get(self, key: str) -> tuple[bytes, str]:
         """Return an object's bytes and etag. For small objects: all of it is held in memory. Raises NotFound."""
@@ -233,6 +233,27 @@ class ObjectStore:
     def close(self) -> None:
         """Close the pooled connections."""
         self._client.close()
+
+    def _bucket_exists(self) -> bool:
+        try:
+            self._client.head_bucket(Bucket=self.bucket)
+        except self._client.exceptions.ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] != 404:
+                raise
+            return False
+        return True
+
+    def _require_conditions(self) -> None:
+        """Try a put that must fail. A store that lets it pass would lose one of two deploys without a word."""
+        key = f"probes/{uuid.uuid4().hex}"
+        self.put(key, b"first")
+        try:
+            self.put(key, b"second", if_absent=True)
+        except Conflict:
+            return
+        finally:
+            self.delete(key)
+        raise ConfigError(f"the store of bucket {self.bucket} ignores conditional puts (If-None-Match); use another")
 
     def _range(self, key: str, offset: int, length: int) -> Any:
         """Return the body of a range request, a context manager that closes it."""

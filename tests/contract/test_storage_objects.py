@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from samovar.errors import BadCredential, Conflict, NotFound, SamovarError, StoreUnavailable
+from samovar.errors import BadCredential, ConfigError, Conflict, NotFound, SamovarError, StoreUnavailable
 from samovar.settings import Secret
 from samovar_storage.objects import ObjectStore, Part, put_or_same
 from support.stores import Stores
@@ -146,3 +146,17 @@ def test_wrong_credentials_and_a_dead_endpoint_are_told_apart(stores: Stores, tm
     )
     with pytest.raises(StoreUnavailable):
         ObjectStore.from_settings(dead).ensure_bucket()
+
+
+class Heedless(ObjectStore):
+    """A store that takes conditions and ignores them, as some do."""
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
+        return super().put(key, data)
+
+
+def test_a_store_that_ignores_conditions_is_refused(object_store: ObjectStore) -> None:
+    with pytest.raises(ConfigError, match="conditional"):
+        Heedless(object_store._client, object_store.bucket).ensure_bucket()
+    object_store.ensure_bucket()
+    assert not list(object_store.list("probes/"))
