@@ -37,8 +37,8 @@ class Caller:
         self.http.close()
         self.client.close()
 
-    def deploy(self, folder: str, name: str | None = None) -> int:
-        """Deploy tests/functions/<folder>/app.py, under another name if given; return the version."""
+    def deploy(self, folder: str | Path, name: str | None = None) -> int:
+        """Deploy <folder>/app.py, of tests/functions if relative, under another name if given; return the version."""
         package = deploying.prepare(deploying.inspect(str(FUNCTIONS / folder / "app.py")), name=name)
         deploying.upload(self.client, package, deploying.plan(self.client, package))
         return deploying.create(self.client, package).version
