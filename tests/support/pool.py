@@ -153,11 +153,19 @@ class Pool:
         self.store.put(blob_key(blob.sha256), data)
         return blob
 
-    def write_unchecked(self, name: str, source: str, requirements: list[str]) -> Manifest:
-        """Deploy a function that this environment cannot import."""
+    def write(self, name: str, source: str, **changes: Any) -> Manifest:
+        """Deploy a function written in the test."""
+        return self.deploy(self._source(name, source), **changes)
+
+    def _source(self, name: str, source: str) -> Path:
         folder = self.data_dir.parent / "src" / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "app.py").write_text(source)
+        return folder
+
+    def write_unchecked(self, name: str, source: str, requirements: list[str]) -> Manifest:
+        """Deploy a function that this environment cannot import."""
+        folder = self._source(name, source)
         draft = _inspect(FUNCTIONS / "echo_sum")
         changes = {"name": name, "entry": "app:f", "requirements": requirements, "example": None}
         return self._publish(msgspec.structs.replace(draft, **changes), folder, {})
