@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from samovar_instance.connection import Connection
 
 
+MAX_TIMEOUT_S = 30 * 24 * 3600.0
+
+
 class Kind(IntEnum):
     """What the model thread tells the I/O thread about a call. RESULT, END and FAILURE end it."""
 
@@ -61,7 +64,8 @@ class Call:
         self.accept_stream = invoke.accept_stream
         self.notify_start = invoke.notify_start
         self.received_at_s = now_s
-        self.deadline_s = now_s + invoke.timeout_ms / 1000
+        # NaN and what is not positive have passed already; whatever the caller sends, timers can hold it
+        self.deadline_s = now_s + (min(invoke.timeout_ms / 1000, MAX_TIMEOUT_S) if invoke.timeout_ms > 0 else 0.0)
         self.started_at_s = 0.0
         self.run_us = 0
         self.batch_size = 1

@@ -19,7 +19,7 @@ from samovar.errors import ProtocolError
 from samovar.lifecycle import State
 from samovar.spec import Manifest, concurrency
 from samovar_instance import deadlines, failures
-from samovar_instance.calls import Call, Event, Kind
+from samovar_instance.calls import MAX_TIMEOUT_S, Call, Event, Kind
 from samovar_instance.connection import Connection
 from samovar_instance.failures import Fault
 from samovar_instance.mailbox import Mailbox
@@ -215,7 +215,7 @@ class Server:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_at_s = at_s
-        delay_s = max(0.0, at_s - self.now_s())
+        delay_s = min(max(0.0, at_s - self.now_s()), MAX_TIMEOUT_S)
         self._alarm = self._loop.call_later(delay_s, self._on_alarm) if at_s < float("inf") else None
 
     def _on_alarm(self) -> None:

@@ -101,3 +101,11 @@ def test_items_wait_for_company_only_as_long_as_allowed(caller: Caller) -> None:
     (end,) = together(caller, [4.0])
     assert isinstance(end, wire.Result)
     assert end.wait_us < 100_000, "max_wait_ms is 20"
+
+
+def test_an_async_batch_handler(zygote: Zygote) -> None:
+    caller = zygote.start(FUNCTIONS / "async_batched").connect()
+    caller.send(*[wire.Invoke(k, b'{"x": %d}' % k, 30_000.0) for k in (11, 12, 13, 14)])
+    ends = caller.answers(4)
+    assert [ends[k].body for k in (11, 12, 14)] == [b"22", b"24", b"28"]
+    assert ends[13].code == "function_raised"

@@ -136,6 +136,24 @@ def test_kill_nine_mid_call_closes_the_connection(zygote: Zygote) -> None:
     assert zygote.exit_code(instance) == -signal.SIGKILL
 
 
+def test_a_segfault_leaves_its_place_in_the_log(zygote: Zygote) -> None:
+    instance = zygote.start(FUNCTIONS / "misbehaves")
+    instance.connect().invoke({"deed": "segfault"})
+    assert zygote.exit_code(instance) == -signal.SIGSEGV
+    assert "Segmentation fault" in instance.log_text() and "app.py" in instance.log_text()
+
+
+@pytest.mark.parametrize("timeout_ms", [float("nan"), float("inf"), -1.0, 0.0, 1e308])
+def test_a_senseless_deadline_harms_nobody(zygote: Zygote, timeout_ms: float) -> None:
+    instance = zygote.start(FUNCTIONS / "misbehaves")
+    caller = instance.connect()
+    caller.invoke({"deed": "nothing"}, timeout_ms=timeout_ms)
+    (end,) = caller.answers(1).values()
+    assert isinstance(end, wire.Result) if timeout_ms > 1 else end.code == "deadline_exceeded"
+    instance.control().send(wire.Drain(timeout_ms))
+    assert zygote.exit_code(instance) == 0
+
+
 def test_cancel_in_the_queue_and_while_running(zygote: Zygote) -> None:
     instance = zygote.start(FUNCTIONS / "misbehaves")
     caller = instance.connect()

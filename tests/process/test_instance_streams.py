@@ -12,9 +12,9 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture
-def instance(zygote: Zygote) -> Instance:
-    return zygote.start(FUNCTIONS / "streams")
+@pytest.fixture(params=["streams", "async_streams"])
+def instance(zygote: Zygote, request: pytest.FixtureRequest) -> Instance:
+    return zygote.start(FUNCTIONS / request.param)
 
 
 @pytest.fixture
@@ -71,7 +71,8 @@ def test_a_reader_that_vanishes_closes_the_generator(caller: Caller, instance: I
     wait_until(lambda: "stream closed" in instance.log_text())
 
 
-def test_an_error_half_way_ends_the_stream_with_it(caller: Caller) -> None:
+def test_an_error_half_way_ends_the_stream_with_it(zygote: Zygote) -> None:
+    caller = zygote.start(FUNCTIONS / "streams").connect()
     caller.invoke({"n": 5, "fail_at": 2}, accept_stream=True)
     assert chunks(caller, 2) == [0, 1]
     assert caller.expect(wire.Failure).detail == "ValueError: spilt"
@@ -89,3 +90,23 @@ def test_a_deadline_ends_a_stream(caller: Caller, instance: Instance) -> None:
         frame = caller.next()
     assert isinstance(frame, wire.Failure)
     assert (frame.code, frame.extra["phase"]) == ("deadline_exceeded", "run")
+
+
+def test_a_drain_lets_streams_finish(caller: Caller, instance: Instance, zygote: Zygote) -> None:
+    number = caller.invoke({"n": 5, "pause_s": 0.05}, accept_stream=True)
+    chunks(caller, 1)
+    instance.control().send(wire.Drain(5))
+    assert caller.expect(wire.Goodbye).reason == "drain"
+    assert chunks(caller, 4) == [1, 2, 3, 4]
+    assert caller.expect(wire.End).id == number
+    assert zygote.exit_code(instance) == 0
+
+
+def test_async_streams_run_side_by_side(zygote: Zygote) -> None:
+    caller = zygote.start(FUNCTIONS / "async_streams").connect()
+    slow = caller.invoke({"n": 1000, "pause_s": 0.02}, accept_stream=True)
+    quick = caller.invoke({"n": 3}, accept_stream=True)
+    seen = []
+    while not isinstance(frame := caller.next(), wire.End):
+        seen.append(frame.id)
+    assert frame.id == quick and slow in seen

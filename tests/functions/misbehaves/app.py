@@ -1,3 +1,4 @@
+import ctypes
 import os
 import sys
 import time
@@ -7,6 +8,7 @@ import samovar as sv
 
 Deed = Literal[
     "nothing",
+    "segfault",
     "raise",
     "exit",
     "interrupt",
@@ -30,6 +32,8 @@ class Unprintable(Exception):
 def misbehaves(deed: Deed, amount: float = 0.0) -> Any:
     if deed == "raise":
         raise KeyError("tea") if amount == 0 else Unprintable
+    if deed == "segfault":
+        ctypes.string_at(0)
     if deed == "exit":
         sys.exit(3)
     if deed == "interrupt":
