@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 FUNCTIONS_PREFIX = b"/v1/functions/"
 INVOKE_SUFFIX = b"/invoke"
+COPY_BYTES = 64 * 1024  # an answer up to this size is copied behind its head, a larger one is written from where it is
 STREAMING_HANDLERS = ("generator", "async_generator")
 
 
@@ -80,7 +81,10 @@ class Exchange:
         if not self.keep_alive:
             parts.append(b"connection: close\r\n")
         parts += (b"\r\n", body)
-        protocol.transport.write(b"".join(parts))
+        if len(body) > COPY_BYTES:
+            protocol.transport.writelines(parts)
+        else:
+            protocol.transport.write(b"".join(parts))
         if not self.keep_alive:
             protocol.transport.close()
         protocol.on_response_complete()
@@ -104,7 +108,7 @@ class InvokeProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Hold back a candidate until its body is there; send everything else uvicorn's way."""
-        is_free = self.cycle is None or self.cycle.response_complete
+        is_free = (self.cycle is None or self.cycle.response_complete) and not self.flow.write_paused
         if is_free and not self.expect_100_continue and self.url.endswith(INVOKE_SUFFIX):
             self._body = b""
         else:
