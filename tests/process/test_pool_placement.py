@@ -1,15 +1,21 @@
-"""Simulated devices and a small memory budget, on one real pool manager."""
+"""Simulated devices, a small memory budget and a Redis that goes away, on one real pool manager."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from samovar.spec import Resources
-from support.pool import Pool, quick_scaling, running_pool
+from samovar_storage.embedded import EmbeddedValkey
+from samovar_storage.records import InstanceRecord
+from support.pool import Pool, alive, call, quick_scaling, running_pool
+from support.processes import running
 from support.stores import Stores
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -28,18 +34,47 @@ class Heavy:
 
 
 @pytest.fixture
-def pool(stores: Stores, tmp_path: Path) -> Iterator[Pool]:
+def server(tmp_path: Path) -> Iterator[EmbeddedValkey]:
+    """A Valkey of this test's own, to be killed."""
+    yield EmbeddedValkey(tmp_path)
+
+
+@contextmanager
+def serving(server: EmbeddedValkey, log: Path) -> Iterator[None]:
+    with running(server.command(), log, server.environment(), grace_s=0.0):
+        server.wait_ready(20)
+        yield
+
+
+def test_simulated_devices_memory_budget_and_a_redis_that_goes_away(
+    server: EmbeddedValkey, stores: Stores, tmp_path: Path
+) -> None:
     settings = {"simulate_gpus": "4x80", "memory_budget_bytes": 1100 * MIB, "min_residency_s": 0, "templates": False}
-    with running_pool(stores, tmp_path, **settings, min_blanks=1, max_blanks=1) as pool:
-        yield pool
+    mine = replace(stores, redis_url=server.redis_url)
+    with ExitStack() as stack:
+        redis = stack.enter_context(ExitStack())
+        redis.enter_context(serving(server, tmp_path / "valkey.log"))
+        pool = stack.enter_context(running_pool(mine, tmp_path, **settings, min_blanks=1, max_blanks=1))
+        pool.start()
+        check_devices(pool)
+        pool.reset()
+        pool.until(lambda: not [record for record in pool.instances() if record.ref], 10, "all left")
+        check_eviction(pool)
+        (record,) = [record for record in pool.in_state("ready") if record.ref]
+        redis.close()
+        wait_until(lambda: "demand is not known now" in pool.log(), 20)
+        assert call(record, b'{"text": "still"}') == b'"still"', "it serves without Redis"
+        redis.enter_context(serving(server, tmp_path / "valkey.log"))
+        check_recovery(pool, record)
 
 
-def test_simulated_devices_and_memory_budget(pool: Pool) -> None:
-    pool.start()
-    check_devices(pool)
-    pool.reset()
-    pool.until(lambda: not [record for record in pool.instances() if record.ref], 10, "all left")
-    check_eviction(pool)
+def check_recovery(pool: Pool, before: InstanceRecord) -> None:
+    """After an outage nothing was killed, everything is known again, and a cold start works."""
+    pool.until(lambda: before.pid in [record.pid for record in pool.in_state("ready", before.ref)], 20)
+    assert alive(before.pid)
+    ref = pool.deploy("echo_sum", name="afterwards", scaling=quick_scaling()).ref
+    pool.demand(ref)
+    pool.ready(ref)
 
 
 def check_devices(pool: Pool) -> None:
