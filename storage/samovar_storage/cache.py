@@ -52,13 +52,21 @@ class NodeCache:
         """The version's files are here, verified; return where. Under a millisecond when they are here already.
 
         Args:
-            owner: pins them, from before the first byte is fetched until `release(owner)`.
+            owner: pins them, from before the first byte is fetched until `release(owner)`; not when this raises.
         Raises: WeightsMissing (absent or damaged in the store; names function and file), StoreUnavailable, DiskFull,
         DeployRefused (a code archive that cannot be unpacked).
         """
+        if owner is None:
+            return self._ensure(manifest)
+        self.pin(owner, manifest)
+        try:
+            return self._ensure(manifest)
+        except BaseException:
+            self.release(owner)
+            raise
+
+    def _ensure(self, manifest: Manifest) -> LocalVersion:
         started_s = time.perf_counter()
-        if owner is not None:
-            self.pin(owner, manifest)
         local = self.lookup(manifest)
         if local is not None:
             return local

@@ -8,6 +8,7 @@ A tree is there in full or not at all. This module does not know eviction, pins 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -73,10 +74,11 @@ def link_weights(files: Iterable[FileRef], blobs: Iterable[Path], tree: Path, st
     """`tree` holds a hard link to each blob at its file's path. Raises DeployRefused for a path that leads out."""
     files = list(files)
     with _aside(tree, staging) as building:
-        for file, blob in zip(files, blobs, strict=True):
-            target = building / CONTENT / safe_path(file.path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.link(blob, target)
+        with _refusing("the weights cannot be laid out"):
+            for file, blob in zip(files, blobs, strict=True):
+                target = building / CONTENT / safe_path(file.path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.link(blob, target)
         _finish(building, Listing(files=files))
 
 
@@ -85,20 +87,34 @@ def extract_code(archive: Path, tree: Path, staging: Path) -> None:
     with _aside(tree, staging) as building:
         content = building / CONTENT
         content.mkdir()
-        try:
-            with tarfile.open(archive, "r:") as tar:
-                tar.extractall(content, filter="data")
-        except tarfile.TarError as error:
-            raise DeployRefused(f"the code archive cannot be unpacked: {error}") from error
+        with _refusing("the code archive cannot be unpacked"), tarfile.open(archive, "r:") as tar:
+            for member in tar:
+                _extract(tar, member, content)
         files = [_described(path, content) for path in sorted(content.rglob("*")) if path.is_file()]
         _finish(building, Listing(files=files, cost_bytes=sum(file.size_bytes for file in files)))
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, content: Path) -> None:
+    """Write one member. Only files and folders are: with no link in the tree, a path that looks inside is inside."""
+    target = content / safe_path(member.name)
+    if member.isdir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    # a sparse file may claim any size
+    source = tar.extractfile(member) if member.isreg() and not member.issparse() else None
+    if source is None:
+        raise DeployRefused(f"the code archive holds {member.name!r}, which is neither a file nor a folder")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with source, target.open("wb") as file:
+        shutil.copyfileobj(source, file, CHUNK_BYTES)
+    target.chmod(0o755 if member.mode & 0o100 else 0o644)
 
 
 def safe_path(path: str) -> PurePosixPath:
     """Return a relative path inside a tree. Raises DeployRefused for any other."""
     pure = PurePosixPath(path)
     if not path or "\0" in path or pure.is_absolute() or ".." in pure.parts or pure == PurePosixPath("."):
-        raise DeployRefused(f"the weight file path {path!r} leads out of the weights directory")
+        raise DeployRefused(f"the path {path!r} leads out of its folder")
     return pure
 
 
@@ -118,6 +134,15 @@ def discard(folder: Path) -> None:
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o700)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Blame the author for an archive that is none, and for paths that are a file and a folder, or twice there."""
+    try:
+        yield
+    except (tarfile.TarError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise DeployRefused(f"{what}: {error}") from error
 
 
 class _aside:

@@ -122,7 +122,8 @@ def test_a_bad_blob_in_the_store_is_named_and_never_served(
         store.put(key, stored)
     cache = cache_of(tmp_path, store)
     with pytest.raises(WeightsMissing, match=problem) as caught:
-        cache.ensure(manifest)
+        cache.ensure(manifest, owner="i-1")
+    assert cache.pins() == {}
     assert "embed@1" in caught.value.detail and "model.safetensors" in caught.value.detail
     assert cache.lookup(manifest) is None
     assert not list((tmp_path / "cache/staging").iterdir())
@@ -206,9 +207,10 @@ def link(name: str, target: str, kind: bytes) -> tarfile.TarInfo:
         archive_with(link("out", "../../secrets.json", tarfile.SYMTYPE)),
         archive_with(link("out", "/etc/passwd", tarfile.LNKTYPE)),
         archive_with(link("device", "", tarfile.CHRTYPE)),
+        archive_with(tarfile.TarInfo("a"), tarfile.TarInfo("a/b")),
         b"this is no archive" * 100,
     ],
-    ids=["parent", "absolute link", "link out", "hard link", "device", "not a tar"],
+    ids=["parent", "absolute link", "link out", "hard link", "device", "file and folder", "not a tar"],
 )
 def test_an_archive_that_reaches_out_is_refused(tmp_path: Path, store: CountingStore, archive: bytes) -> None:
     store.put(blob_key(sha256(archive)), archive)
@@ -229,6 +231,11 @@ def test_an_archive_that_reaches_out_is_refused(tmp_path: Path, store: CountingS
 def test_a_weight_path_that_leads_out_is_refused(tmp_path: Path, store: CountingStore, path: str) -> None:
     with pytest.raises(DeployRefused):
         cache_of(tmp_path, store).ensure(store_version(store, weights={path: b"x"}))
+
+
+def test_a_weight_path_that_is_there_twice_is_refused(tmp_path: Path, store: CountingStore) -> None:
+    with pytest.raises(DeployRefused):
+        cache_of(tmp_path, store).ensure(store_version(store, weights={"a": b"x", "a/b": b"y"}))
 
 
 def test_threads_that_want_the_same_fetch_it_once(tmp_path: Path, store: CountingStore) -> None:
