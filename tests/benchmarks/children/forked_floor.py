@@ -31,6 +31,7 @@ def take(app: Path, body: bytes) -> float:
     pid = os.fork()
     if pid == 0:
         os.write(writer, answer(app, body))
+        os.close(writer)  # the end of the process would close it only after its memory is taken apart
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
