@@ -63,7 +63,16 @@ class Connection(asyncio.Protocol):
             return
         self._last_read_s = self._server.now_s()
         try:
-            for message in self._decoder.feed(data):
+            messages = self._decoder.feed(data)
+        except ProtocolError as error:
+            self.refuse(wire.Goodbye("protocol", error.detail))
+        else:
+            self.handle(messages)
+
+    def handle(self, messages: list[wire.ToInstance]) -> None:
+        """Act on messages in order, up to one that closes the connection."""
+        try:
+            for message in messages:
                 if type(message) is wire.Invoke and self.hello is not None:
                     self._server.admit(self, message)
                 else:

@@ -68,12 +68,13 @@ def refusal(hello: wire.Hello, token: str) -> wire.Goodbye | None:
 class ControlServer:
     """Accepts peers on `listener` and yields their messages; also wakes up for signals.
 
-    token: what a Hello must carry. welcome: makes the answer to a good Hello.
+    token: what a Hello must carry. welcome: makes the answer to a good Hello. backlog: messages read and not yet taken.
     """
 
     def __init__(self, listener: socket.socket, token: str, welcome: Callable[[], wire.Welcome]) -> None:
         self.listener = listener
         self.peers: list[Peer] = []
+        self.backlog: deque[tuple[Peer, wire.ToInstance]] = deque()
         self._token = token
         self._welcome = welcome
         self._selector = selectors.DefaultSelector()
@@ -84,22 +85,29 @@ class ControlServer:
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
 
-    def poll(self, timeout_s: float | None = None) -> list[tuple[Peer, wire.AnyMessage]]:
-        """Wait for something to happen, up to `timeout_s`, and return the messages that came in."""
+    def next(self, timeout_s: float | None = None) -> tuple[Peer, wire.ToInstance] | None:
+        """Return the next message and who sent it; None when a signal came or `timeout_s` passed instead."""
+        if not self.backlog:
+            self._poll(timeout_s)
+        while self.backlog:
+            peer, message = self.backlog.popleft()
+            if peer.is_open:
+                return peer, message
+        return None
+
+    def _poll(self, timeout_s: float | None) -> None:
         waiting = any(peer.hello is None for peer in self.peers)
         if waiting:
             timeout_s = min(HELLO_TIMEOUT_S, timeout_s if timeout_s is not None else HELLO_TIMEOUT_S)
-        received: list[tuple[Peer, wire.AnyMessage]] = []
         for key, _ in self._selector.select(timeout_s):
             if key.fileobj is self.listener:
                 self._accept()
             elif key.fileobj is self._wake_read:
                 self._wake_read.recv(4096)
             elif key.data.is_open:
-                received += [(key.data, message) for message in self._read(key.data)]
+                self.backlog.extend((key.data, message) for message in self._read(key.data))
         if waiting:
             self._drop_silent(time.monotonic())
-        return received
 
     def send(self, peer: Peer, message: wire.Message) -> None:
         """Send at once, or drop the peer: control frames are small, one that does not fit means nobody reads."""
@@ -130,7 +138,7 @@ class ControlServer:
         peer.close()
 
     def detach(self) -> list[Peer]:
-        """Stop serving without closing the listener or the introduced peers; return those peers."""
+        """Stop serving, leave the listener and the introduced peers open; return those. `backlog` stays to be read."""
         for peer in [peer for peer in self.peers if peer.hello is None]:
             self.drop(peer)
         peers, self.peers = self.peers, []
@@ -164,7 +172,7 @@ class ControlServer:
         self.peers.append(peer)
         self._selector.register(sock, selectors.EVENT_READ, peer)
 
-    def _read(self, peer: Peer) -> list[wire.AnyMessage]:
+    def _read(self, peer: Peer) -> list[wire.ToInstance]:
         try:
             data = self._receive(peer)
         except BlockingIOError:
@@ -180,7 +188,7 @@ class ControlServer:
             self.drop(peer)
             return []
         try:
-            return self._introduced(peer, list(peer.decoder.feed(data)))
+            return self._introduced(peer, peer.decoder.feed(data))
         except ProtocolError as error:
             self.refuse(peer, wire.Goodbye("protocol", error.detail))
             return []
@@ -194,7 +202,7 @@ class ControlServer:
         peer.fds.extend(fds)
         return data
 
-    def _introduced(self, peer: Peer, messages: list[wire.AnyMessage]) -> list[wire.AnyMessage]:
+    def _introduced(self, peer: Peer, messages: list[wire.ToInstance]) -> list[wire.ToInstance]:
         """Return the messages after the Hello, which is answered here."""
         if peer.hello is not None or not messages:
             return messages

@@ -59,15 +59,15 @@ class ForkServer:
     def serve(self) -> Child | None:
         """Return a Child in each forked process, None in this one when it was told to end (SIGTERM or Drain)."""
         while not self._ending:
-            for peer, message in self._control.poll():
-                child = self._handle(peer, message)
-                if child is not None:
-                    return child
+            received = self._control.next()
+            child = self._handle(*received) if received is not None else None
+            if child is not None:
+                return child
             self._reap()
             self._tell_exits()
         return None
 
-    def _handle(self, peer: Peer, message: wire.AnyMessage) -> Child | None:
+    def _handle(self, peer: Peer, message: wire.ToInstance) -> Child | None:
         try:
             if isinstance(message, wire.Fork):
                 return self._fork(peer, message)

@@ -51,14 +51,17 @@ def _run_blank(child: Child) -> NoReturn:
     devices.bring_up(child.device)
     control = ControlServer(child.listener, child.token, lambda: _welcome(child, "", State.BLANK, 0))
     while True:
-        for peer, message in control.poll():
-            try:
-                _serve_blank(child, control, peer, message, seed)
-            except ProtocolError as error:
-                control.refuse(peer, wire.Goodbye("protocol", error.detail))
+        received = control.next()
+        if received is None:
+            continue
+        peer, message = received
+        try:
+            _serve_blank(child, control, peer, message, seed)
+        except ProtocolError as error:
+            control.refuse(peer, wire.Goodbye("protocol", error.detail))
 
 
-def _serve_blank(child: Child, control: ControlServer, peer: Peer, message: wire.AnyMessage, seed: int | None) -> None:
+def _serve_blank(child: Child, control: ControlServer, peer: Peer, message: wire.ToInstance, seed: int | None) -> None:
     is_manager = peer.hello is not None and peer.hello.role == "manager"
     if isinstance(message, wire.Invoke):
         control.send(peer, wire.Busy(message.id, 0))
@@ -102,7 +105,9 @@ def _specialise(
     if is_template:
         _run_template(loaded, control, peer, ready, seed)
     welcome = _welcome(child, manifest.ref, State.READY, concurrency(manifest), loaded.boot_ms, sandbox)
-    handover = serving.Handover(child.listener, child.token, welcome, control.detach(), peer, ready)
+    handover = serving.Handover(
+        child.listener, child.token, welcome, control.detach(), list(control.backlog), peer, ready
+    )
     serving.serve(loaded, handover)
 
 

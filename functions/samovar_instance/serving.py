@@ -15,7 +15,7 @@ import os
 import signal
 import socket
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
 
@@ -41,12 +41,14 @@ UNLOAD_TIMEOUT_S = 5.0
 
 @dataclass(slots=True)
 class Handover:
-    """What the I/O thread takes over. peers: connections made while blank; ready_to: the one awaiting `ready`."""
+    """What the I/O thread takes over. peers: connections made while blank, backlog: what they said and nobody read yet;
+    ready_to: the one awaiting `ready`."""
 
     listener: socket.socket
     token: str
     welcome: wire.Welcome
-    peers: list[Peer]
+    peers: list[Peer] = field(default_factory=list)
+    backlog: list[tuple[Peer, wire.ToInstance]] = field(default_factory=list)
     ready_to: Peer | None = None
     ready: wire.Ready | None = None
 
@@ -107,23 +109,36 @@ async def _io(loaded: Loaded, handover: Handover, mailbox: Mailbox, signals: soc
     ended: asyncio.Future[int] = loop.create_future()
     server = Server(handover.welcome, handover.token, loaded.manifest, mailbox, ended.set_result)
     loop.add_reader(signals, lambda: _on_signal(signals, server))
-    for peer in handover.peers:
-        _, connection = await loop.connect_accepted_socket(partial(Connection, server, peer), peer.sock)
-        if peer is handover.ready_to and handover.ready is not None:
-            connection.send(handover.ready)
-            server.flush()
+    await _take_over(handover, server)
     if handover.listener.family == socket.AF_UNIX:
         acceptor = await loop.create_unix_server(partial(Connection, server), sock=handover.listener)
     else:
         acceptor = await loop.create_server(partial(Connection, server), sock=handover.listener)
     ticks = loop.create_task(_tick(server))
-    exit_code = await ended
-    acceptor.close()
+    await asyncio.wait({ended, ticks}, return_when=asyncio.FIRST_COMPLETED)
+    if ticks.done():
+        ticks.result()  # it never ends by itself: raises what went wrong
     ticks.cancel()
+    acceptor.close()
+    exit_code = ended.result()
     await _write_last(server)
     if exit_code != 0:
         logs.flush()
         os._exit(exit_code)
+
+
+async def _take_over(handover: Handover, server: Server) -> None:
+    """Go on with the connections that were made while this was a blank."""
+    loop = asyncio.get_running_loop()
+    connections: dict[Peer, Connection] = {}
+    for peer in handover.peers:
+        _, connections[peer] = await loop.connect_accepted_socket(partial(Connection, server, peer), peer.sock)
+        if peer is handover.ready_to and handover.ready is not None:
+            connections[peer].send(handover.ready)
+            server.flush()
+    for peer, message in handover.backlog:
+        if peer in connections:
+            connections[peer].handle([message])
 
 
 def _on_signal(signals: socket.socket, server: Server) -> None:

@@ -6,12 +6,13 @@ import os
 import signal
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from samovar import wire
 from samovar_instance.server import EXIT_DRAIN_TIMEOUT
-from support.instance_driver import FUNCTIONS, TOKEN, Caller, Zygote
+from support.instance_driver import FUNCTIONS, TOKEN, Caller, Zygote, manifest_of
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -36,6 +37,19 @@ def test_a_blank_becomes_an_instance_and_drains(zygote: Zygote, tmp_path: Path) 
     assert caller.expect(wire.Goodbye).reason == "drain"
     assert zygote.exit_code(instance) == 0
     assert instance.log_text().split("\n")[:4] == [f"loaded {tmp_path} cpu", "called warm", "called tea", "unloaded"]
+
+
+def test_what_is_sent_right_behind_specialise_is_served(zygote: Zygote) -> None:
+    instance = zygote.fork()
+    manager, gateway = instance.control(), instance.connect()
+    manifest = msgspec.json.encode(manifest_of(FUNCTIONS / "echo_sum"))
+    specialise = wire.Specialise(manifest, str(FUNCTIONS / "echo_sum"), "", [], "cpu", 1)
+    manager.send(specialise, wire.Invoke(1, b'{"values": [1, 2]}', 10_000.0))
+    number = gateway.invoke({"values": [3]})
+    manager.expect(wire.Ready)
+    assert manager.expect(wire.Result).body == b"3.0"
+    end = gateway.next()
+    assert end.id == number and isinstance(end, wire.Result | wire.Busy), "busy if it was read while still blank"
 
 
 def test_many_blanks_live_side_by_side(zygote: Zygote) -> None:
