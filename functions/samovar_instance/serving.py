@@ -17,7 +17,7 @@ import socket
 import threading
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import uvloop
 
@@ -115,7 +115,8 @@ async def _io(loaded: Loaded, handover: Handover, mailbox: Mailbox, signals: soc
     else:
         acceptor = await loop.create_server(partial(Connection, server), sock=handover.listener)
     ticks = loop.create_task(_tick(server))
-    await asyncio.wait({ended, ticks}, return_when=asyncio.FIRST_COMPLETED)
+    either: list[asyncio.Future[Any]] = [ended, ticks]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if ticks.done():
         ticks.result()  # it never ends by itself: raises what went wrong
     ticks.cancel()
