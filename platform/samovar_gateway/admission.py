@@ -32,6 +32,7 @@ class Admission:
 
     def __init__(self, state: GatewayState) -> None:
         self.max_body_bytes = state.settings.max_body_bytes
+        self.body_timeout_s = state.settings.body_timeout_s
         self._state = state
         self._max_timeout_s = state.settings.max_timeout_s
         self._id_prefix = token_hex(5).encode()

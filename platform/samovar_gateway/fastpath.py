@@ -9,6 +9,7 @@ So nothing is decided here that is not decided there by the same code. Measured:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 FUNCTIONS_PREFIX = b"/v1/functions/"
 INVOKE_SUFFIX = b"/invoke"
+TOO_SLOW = STATUS_LINE[408] + b"connection: close\r\ncontent-length: 0\r\n\r\n"
 COPY_BYTES = 64 * 1024  # an answer up to this size is copied behind its head, a larger one is written from where it is
 STREAMING_HANDLERS = ("generator", "async_generator")
 
@@ -98,9 +100,17 @@ class InvokeProtocol(HttpToolsProtocol):
         self._admission = admission
         self._dispatcher = dispatcher
         self._body: bytes | None = None  # of a candidate for the fast path; None = uvicorn's way
+        self._head_since_s: float | None = None  # when the head that is still coming began
+        self._watch: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_since_s = time.monotonic()
+        self._watch_head()
 
     def on_message_begin(self) -> None:
         """Keep what comes; the ASGI scope is only made for requests that need one."""
+        self._head_since_s = time.monotonic()
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
@@ -108,6 +118,7 @@ class InvokeProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Hold back a candidate until its body is there; send everything else uvicorn's way."""
+        self._head_since_s = None
         is_free = (self.cycle is None or self.cycle.response_complete) and not self.flow.write_paused
         if is_free and not self.expect_100_continue and self.url.endswith(INVOKE_SUFFIX):
             self._body = b""
@@ -136,7 +147,18 @@ class InvokeProtocol(HttpToolsProtocol):
         exchange = self.cycle
         if isinstance(exchange, Exchange) and not exchange.response_complete and exchange.call is not None:
             self._dispatcher.cancel(exchange.call)
+        if self._watch is not None:
+            self._watch.cancel()
         super().connection_lost(exc)
+
+    def _watch_head(self) -> None:
+        """Close a connection whose client takes too long to send a request's head: one timer, not one per request."""
+        timeout_s = self._admission.body_timeout_s
+        if self._head_since_s is not None and time.monotonic() - self._head_since_s > timeout_s:
+            self.transport.write(TOO_SLOW)
+            self.transport.close()
+        else:
+            self._watch = self.loop.call_later(timeout_s, self._watch_head)
 
     def _take_the_asgi_way(self) -> None:
         """Give uvicorn the request as if nothing had been held back."""

@@ -20,9 +20,7 @@ class GatewaySettings(StoreSettings, frozen=True, kw_only=True):
     ] = Secret("")
     gateway_id: Annotated[str, Meta(description="Name of this gateway among others; default node and process id")] = ""
     max_body_bytes: Annotated[int, Meta(gt=0, le=200 << 20, description="Largest request body, in bytes")] = 16 << 20
-    body_timeout_s: Annotated[float, Meta(gt=0, description="Longest a client may take to send its body, seconds")] = (
-        30.0
-    )
+    body_timeout_s: Annotated[float, Meta(gt=0, description="Longest a client may take to send head or body, s")] = 30.0
     max_timeout_s: Annotated[
         float, Meta(gt=0, description="Cap on a caller's Samovar-Timeout-Ms, seconds; larger values are lowered to it")
     ] = 3600.0

@@ -140,6 +140,13 @@ def test_a_client_too_slow_to_send_gets_408(gateway: Gateway) -> None:
         assert b" 408 " in connection.recv(4096)
 
 
+def test_a_client_that_never_ends_its_head_gets_408(gateway: Gateway) -> None:
+    with gateway.connect() as connection, gateway.connect() as silent:
+        connection.sendall(b"POST /v1/functions/x/invoke HTTP/1.1\r\nhost: ")
+        assert b" 408 " in connection.recv(4096)
+        assert b" 408 " in silent.recv(4096)
+
+
 def test_the_deadline_names_the_phase_it_passed_in(gateway: Gateway) -> None:
     ref = gateway.deploy("late").ref
     document = problem(gateway.invoke("late", {}, samovar_timeout_ms="60"), 504, "deadline_exceeded")
@@ -190,7 +197,7 @@ def test_poison_takes_only_itself_down(gateway: Gateway) -> None:
         bad = pool.submit(gateway.invoke, "poison", {"die": True})
         assert [mate.result(10).status_code for mate in mates] == [200] * 5
         problem(bad.result(10), 502, "instance_lost")
-    assert sum(instance.popen.poll() is None for instance in instances) == 1
+    wait_until(lambda: sum(instance.popen.poll() is None for instance in instances) == 1)
 
 
 def test_without_retry_a_started_call_is_lost_and_a_waiting_one_is_not(gateway: Gateway) -> None:
