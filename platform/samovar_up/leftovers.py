@@ -25,10 +25,14 @@ _POLL_S = 0.05
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One child a supervisor started: which process of the platform it is, and which process of the machine."""
+    """One child a supervisor started: which process of the platform it is, and which process of the machine.
+
+    stop_timeout_s: how long it may take to finish its work.
+    """
 
     name: str
     process: Process
+    stop_timeout_s: float
 
 
 class Records(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,18 +56,15 @@ def read(data_dir: Path) -> list[Record]:
         return []
     if records.boot_id != procfs.boot_id():
         return []
-    return [record for record in records.children if procfs.is_alive(record.process)]
+    return [child for child in records.children if child.name in STOP_ORDER and procfs.is_alive(child.process)]
 
 
-def stop_recorded(data_dir: Path, timeout_s: float = 20.0) -> int:
+def stop_recorded(data_dir: Path) -> int:
     """Stop what an earlier supervisor left, gateway first and stores last; return how many processes that were."""
     found = read(data_dir)
-    for names in STOP_ORDER:
-        group = [record.process for record in found if record.name in names]
-        for record in found:
-            if record.name in names:
-                logger.warning("stopping the %s (pid %d) an earlier samovar up left", record.name, record.process.pid)
-        stop(group, timeout_s)
+    for record in sorted(found, key=lambda record: STOP_ORDER.index(record.name)):
+        logger.warning("stopping the %s (pid %d) an earlier samovar up left", record.name, record.process.pid)
+        stop([record.process], record.stop_timeout_s)
     return len(found)
 
 

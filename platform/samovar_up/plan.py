@@ -9,6 +9,7 @@ import os
 import secrets
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def make(settings: UpSettings, passed_on: Mapping[str, Any], reporter: Reporter)
     path = settings.data_dir / SETTINGS_FILE
     write_secret_file(path, dict(passed_on) | child_settings(settings, admin_key))
     client = connect_sync(settings.redis_url.reveal())
-    url = url_of(settings)
+    url, since_s = url_of(settings), time.time()
 
     def announce(seconds: float) -> None:
         write_secret_file(settings.data_dir / CONNECTION_FILE, {"url": url, "admin_key": admin_key})
@@ -67,7 +68,7 @@ def make(settings: UpSettings, passed_on: Mapping[str, Any], reporter: Reporter)
 
     return Plan(
         stages=stages(settings, stores, path),
-        missing=lambda: gateway_lacks(url) + pool_lacks(client, settings.node),
+        missing=lambda: gateway_lacks(url) + pool_lacks(client, settings.node, since_s),
         announce=announce,
         ready_timeout_s=settings.ready_timeout_s,
         logs_dir=settings.data_dir / "logs",

@@ -12,7 +12,7 @@ STEADY_UPTIME_S = 60.0
 MAX_SOCKET_PATH_BYTES = 107  # sun_path holds 108 with its terminating zero
 LONGEST_SOCKET_NAME = f"zygote-{'0' * 32}.sock"  # the zygote of an environment with its own packages
 
-STOP_ORDER = (("gateway",), ("pool",), ("valkey", "seaweedfs"))
+STOP_ORDER = ("gateway", "pool", "valkey", "seaweedfs")
 
 
 def next_failures(num_failures: int, uptime_s: float) -> int:

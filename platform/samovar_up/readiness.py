@@ -35,8 +35,11 @@ def gateway_lacks(url: str) -> list[str]:
         return ["gateway"]
 
 
-def pool_lacks(client: redis.Redis, node: str) -> list[str]:
-    """Return what this node's pool manager still has to bring up; empty when a zygote and a blank stand ready."""
+def pool_lacks(client: redis.Redis, node: str, since_s: float) -> list[str]:
+    """Return what this node's pool manager still has to bring up; empty when a zygote and a blank stand ready.
+
+    since_s: unix time; what was written before is of an earlier manager and does not count.
+    """
     try:
         data = client.get(keys.node(node))
     except redis.RedisError:
@@ -46,6 +49,8 @@ def pool_lacks(client: redis.Redis, node: str) -> list[str]:
     try:
         status = loads(data, NodeStatus)
     except msgspec.MsgspecError:
+        return ["pool manager"]
+    if status.at_s < since_s:
         return ["pool manager"]
     return [
         what for what, ready in (("zygote", status.zygote_ready), ("blank instance", _has_blank(status))) if not ready

@@ -131,7 +131,7 @@ class Supervisor:
 
     def _record(self) -> None:
         running = [
-            leftovers.Record(name=name, process=child.identity)
+            leftovers.Record(name=name, process=child.identity, stop_timeout_s=child.spec.stop_timeout_s)
             for name, child in self._children.items()
             if child.identity is not None
         ]
@@ -147,9 +147,10 @@ class Supervisor:
         self._stop.set()
         if self._children:
             self._reporter.progress("stopping: running calls are finished first")
-        for names in STOP_ORDER:
-            await asyncio.gather(*(child.stop(self._hurry) for name, child in self._children.items() if name in names))
-            if "pool" in names:
+        for name in STOP_ORDER:
+            if name in self._children:
+                await self._children[name].stop(self._hurry)
+            if name == "pool":
                 await asyncio.to_thread(self._stop_strays)
         await asyncio.to_thread(self._stop_strays)
         (self._data_dir / leftovers.FILE_NAME).unlink(missing_ok=True)

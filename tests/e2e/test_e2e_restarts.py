@@ -55,8 +55,7 @@ def test_state_survives_stops_a_lost_redis_and_a_killed_supervisor(short_path: P
         with Caller.of(platform) as caller:
             assert caller.answer("echo-sum", {"values": [2, 2]}) == 4
         ours = platform.tree()
-        platform.process.kill()
-        platform.process.wait(10)
+        platform.stop(signal.SIGKILL)
         assert [process for process in ours if _runs(process)], "the children outlive a killed supervisor"
 
         platform = wait_ready(start(data_dir))
@@ -64,8 +63,7 @@ def test_state_survives_stops_a_lost_redis_and_a_killed_supervisor(short_path: P
             assert caller.answer("echo-sum", {"values": [3, 3]}) == 6
         ours += platform.tree()
         platform.process.send_signal(signal.SIGTERM)
-        platform.process.send_signal(signal.SIGINT)
-        assert platform.process.wait(30) == 0
+        assert platform.stop(signal.SIGINT) == 0
         assert_nothing_left(ours, data_dir)
     finally:
         end(platform)

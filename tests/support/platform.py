@@ -45,6 +45,9 @@ class Platform:
     seconds: float = 0.0
     events: queue.Queue[dict[str, Any] | None] = field(default_factory=queue.Queue)
 
+    def __post_init__(self) -> None:
+        self._reader = threading.Thread(target=self._read_events, daemon=True)
+
     def wait_for(self, event: str, timeout_s: float = UP_TIMEOUT_S) -> dict[str, Any]:
         """Return the next event of this kind. Raises AssertionError, with the logs, when the process ends instead."""
         while True:
@@ -75,7 +78,15 @@ class Platform:
         """End the platform and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(timeout_s)
+        code = self.process.wait(timeout_s)
+        self.close()
+        return code
+
+    def close(self) -> None:
+        """Let go of the pipe of a process that ended."""
+        self._reader.join(5)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
     def log_tail(self, num_bytes: int = 4000) -> str:
         """Return the end of every log, for a test that failed."""
@@ -104,7 +115,7 @@ def start(data_dir: Path, *flags: str, environ: Mapping[str, str] | None = None)
             start_new_session=True,
         )
     platform = Platform(data_dir=data_dir, process=process)
-    threading.Thread(target=platform._read_events, daemon=True).start()
+    platform._reader.start()
     return platform
 
 
@@ -138,5 +149,4 @@ def end(platform: Platform) -> None:
             except psutil.NoSuchProcess:
                 continue
         platform.process.wait(10)
-        if platform.process.stdout is not None:
-            platform.process.stdout.close()
+        platform.close()
