@@ -1,6 +1,8 @@
 #!/bin/sh
-# What only a real GPU can show. One command, a few minutes, on a machine with an NVIDIA GPU and the dev extra installed:
-#     sh tests/gpu/run.sh
+# Everything that only a machine with a GPU can show, in one command of a few minutes:
+#   sh tests/gpu/run.sh            uses python3 from the environment that samovar is installed in
+#   PYTHON=/path/to/python sh tests/gpu/run.sh
+# Without a GPU every test is skipped, with the reason.
 set -eu
 cd "$(dirname "$0")/../.."
-exec "${PYTHON:-python}" -m pytest tests/gpu -m gpu -q "$@"
+exec "${PYTHON:-python3}" -m pytest -m gpu -rs -v --durations=0 tests/gpu

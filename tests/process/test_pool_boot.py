@@ -63,6 +63,17 @@ def test_a_template_is_made_off_the_path_and_further_instances_are_its_forks(poo
     pool.until(lambda: all(note.kind != "template" for note in pool.notes()), 10, "so does the template")
 
 
+LEARNS = """
+import samovar as sv
+from transformers import hf_argparser
+
+
+@sv.function(name="learns")
+def f(x: str) -> str:
+    return hf_argparser.__name__
+"""
+
+
 def source(name: str, module: str) -> str:
     decorated = f"@sv.function(name={name!r})\ndef f(x: str) -> str:\n    return {module}.X\n"
     return f"import samovar as sv\nimport {module}\n\n\n{decorated}"
@@ -84,3 +95,14 @@ def test_requirements_become_a_layer_and_a_conflict_gets_a_zygote_of_its_own(poo
     (record,) = pool.ready(own, timeout_s=60)
     assert call(record, b'{"x": ""}') == b'"99"'
     assert len([note for note in pool.notes() if note.kind == "zygote"]) == 2
+
+
+def test_modules_of_transformers_are_learned_and_blanks_renewed(pool: Pool) -> None:
+    before = {record.instance_id for record in pool.until(lambda: pool.in_state("blank"))}
+    ref = pool.write_unchecked("learns", LEARNS, []).ref
+    pool.demand(ref)
+    (record,) = pool.ready(ref)
+    assert call(record, b'{"x": ""}') == b'"transformers.hf_argparser"'
+    learned = pool.data_dir / "learned-modules.json"
+    pool.until(lambda: learned.exists() and "transformers.hf_argparser" in learned.read_text(), 20, "it is learned")
+    pool.until(lambda: not before & {r.instance_id for r in pool.in_state("blank")}, 20, "older blanks are renewed")

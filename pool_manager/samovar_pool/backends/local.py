@@ -141,7 +141,7 @@ class LocalBackend:
             return
         instance = self._new_instance(template.environment, (CPU,))
         instance.ref, instance.version, instance.from_template = version.ref, version, True
-        instance.boot_ms = {"claim": claim_ms, "fetch": 0.0}
+        instance.boot_ms = {"claim": claim_ms, "fetch": 0.0, "import": 0.0, "load": 0.0, "warmup": 0.0}
         self.preparer.pin(version, instance.instance_id)
         self._fork(instance, partial(self._ask_template, template))
 
