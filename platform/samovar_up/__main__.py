@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -23,6 +24,7 @@ from samovar_up.report import JsonReporter, Reporter, TextReporter
 from samovar_up.settings import UpSettings
 from samovar_up.supervisor import Supervisor
 
+logger = logging.getLogger("samovar_up")
 S = TypeVar("S", bound=Settings)
 # Secrets come from the environment or a file: an argument list can be read by every user of the machine.
 _NO_FLAG = frozenset({"s3_access_key", "s3_secret_key", "admin_key"})
@@ -84,6 +86,8 @@ def _settings(flags: dict[str, Any]) -> UpSettings:
 
 def _run(flags: dict[str, Any], reporter: Reporter) -> None:
     settings = _settings(flags)
+    if urlsplit(flags.get("redis_url") or "").password:
+        logger.warning("every user of this machine can read the password in --redis-url: use %sREDIS_URL", PREFIX)
     settings = msgspec.structs.replace(settings, data_dir=settings.data_dir.expanduser().absolute())
     prepare_data_dir(settings.data_dir, settings.min_free_disk_bytes)
     with lock.hold(settings.data_dir) as held:
