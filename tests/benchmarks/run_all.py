@@ -131,11 +131,12 @@ def summary(results: Iterable[Result]) -> str:
             value = figures["metrics"].get(key)
             target = f"{symbol} {format_number(bound)}"
             rows.append((name, f"`{key}`", value, target, verdict(value, (symbol, bound))))
-    rows += [(name, "", "", "", "not run yet") for name in NAMES if name not in {row[0] for row in rows}]
     missed = [f"{row[0]} {row[1]}".strip() for row in rows if row[4] != "yes"]
-    note = f"Not met: {', '.join(missed)}." if missed else "Every target is met."
+    absent = [name for name in NAMES if name not in {row[0] for row in rows}]
+    notes = [f"Not met: {', '.join(missed)}."] if missed else []
+    notes += [f"Not run yet: {', '.join(absent)}."] if absent else []
     table = Table("Figures and targets", ("benchmark", "figure", "measured", "target", "met"), rows)
-    return f"{markdown_table(table)}\n\n{note}"
+    return f"{markdown_table(table)}\n\n{' '.join(notes) or 'Every target is met.'}"
 
 
 if __name__ == "__main__":

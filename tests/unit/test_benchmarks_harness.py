@@ -153,7 +153,7 @@ def test_page_shows_figures_and_names_what_is_missed() -> None:
     page = run_all.page([good, slow, broken], {"usable cores": "2"})
     assert "- usable cores: 2" in page
     assert "| memory | `pss` | 6.20 | >= 5 | yes |" in " ".join(page.split())
-    assert "Not met: burst `failed`, peers, cold_start, " in page
+    assert "Not met: burst `failed`, peers. Not run yet: cold_start, overhead, " in page
     assert "half a table" in page
 
 
