@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SLACK_BYTES = 256 << 20  # contexts and driver pools that belong to nobody in particular
+SLACK_BYTES = 256 << 20  # driver pools that belong to nobody in particular
+CONTEXT_BYTES = 768 << 20  # most that one process's device context takes beside what it allocates
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,11 @@ class Ledger:
         self._peaks: dict[tuple[str, str], int] = {}
         self._held: dict[str, dict[str, int]] = {}
         self._missing: dict[str, int] = {}
+        self._foreign: dict[str, int] = {}
+
+    def foreign(self, device: str, used_bytes: int) -> None:
+        """Record what others used on `device` before we placed anything there."""
+        self._foreign[device] = used_bytes
 
     def learn(self, ref: str, kind: str, used_bytes: int) -> None:
         """Record that an instance of `ref` was seen to use `used_bytes`; the peak only rises."""
@@ -57,9 +63,12 @@ class Ledger:
         """Return what live instances hold on `device`."""
         return sum(held.get(device, 0) for held in self._held.values())
 
-    def check(self, device: str, driver_used_bytes: int) -> Discrepancy | None:
-        """Compare with the driver; return the discrepancy, kept unavailable until a later check clears it, or None."""
-        held = self.held_bytes(device)
+    def check(self, device: str, driver_used_bytes: int, num_processes: int = 0) -> Discrepancy | None:
+        """Compare with the driver; return the discrepancy, kept unavailable until a later check clears it, or None.
+
+        num_processes: ours with a context there, blanks included.
+        """
+        held = self.held_bytes(device) + num_processes * CONTEXT_BYTES + self._foreign.get(device, 0)
         missing = driver_used_bytes - held
         if missing <= SLACK_BYTES:
             self._missing.pop(device, None)

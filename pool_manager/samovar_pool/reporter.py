@@ -46,6 +46,8 @@ class Reporter:
         self._reported: dict[str, tuple[int, ...]] = {}
         self._status_at_s = float("-inf")
         self._failed: set[str] = set()
+        for fact in self.facts:
+            knowledge.ledger.foreign(fact.device, fact.used_bytes)
 
     def published(self) -> list[InstanceRecord]:
         """Return every instance that Redis should hold now: not templates."""
@@ -196,7 +198,9 @@ class Reporter:
         for pause_s in RELEASE_CHECK_S:
             await asyncio.sleep(pause_s)
             self.facts = await asyncio.to_thread(self._devices.read)
-            found = [self._knowledge.ledger.check(f.device, f.used_bytes) for f in self.facts if f.device in names]
+            there = Counter(device for i in self._backend.instances.values() for device in i.devices)
+            ledger = self._knowledge.ledger
+            found = [ledger.check(f.device, f.used_bytes, there[f.device]) for f in self.facts if f.device in names]
             discrepancies = [discrepancy for discrepancy in found if discrepancy is not None]
             if not discrepancies:
                 return

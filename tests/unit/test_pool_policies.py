@@ -13,7 +13,7 @@ from samovar.lifecycle import State
 from samovar.spec import Limits, Resources
 from samovar_pool import eviction, placement, topology
 from samovar_pool.backoff import Backoff, delay_s
-from samovar_pool.ledger import SLACK_BYTES, Ledger
+from samovar_pool.ledger import CONTEXT_BYTES, SLACK_BYTES, Ledger
 from samovar_pool.model import DeviceView, InstanceView, Role, VersionView
 from samovar_pool.warm_pool import MEMORY_S, blank_target
 from samovar_pool.watchdog import MAX_SILENCE_S, START_LIMIT_S, Vitals, verdict
@@ -75,6 +75,9 @@ def test_what_the_driver_still_counts_after_a_release_stays_unavailable() -> Non
     assert discrepancy is not None and discrepancy.missing_bytes == 5 * GIB
     assert ledger.free_bytes("cuda:0", 16 * GIB, 16 * GIB) == 11 * GIB
     assert ledger.check("cuda:0", SLACK_BYTES) is None
+    assert ledger.check("cuda:0", 2 * CONTEXT_BYTES + SLACK_BYTES, num_processes=2) is None, "blanks have contexts"
+    ledger.foreign("cuda:0", GIB)
+    assert ledger.check("cuda:0", GIB + SLACK_BYTES) is None, "others were there before us"
     assert ledger.free_bytes("cuda:0", 16 * GIB, 16 * GIB) == 16 * GIB
 
 
