@@ -51,6 +51,7 @@ class Server:
         self._calls: set[Call] = set()
         self._capacity = concurrency(manifest) + wire.MAX_PIPELINED
         self._runs_as_one = manifest.handler in ("sync", "generator")
+        self._content_type = "application/x-ndjson" if "generator" in manifest.handler else "application/json"
         self._grace_s = manifest.limits.overrun_grace_s
         self._staged: list[Call] = []
         self._unflushed: list[Connection] = []
@@ -171,7 +172,9 @@ class Server:
             fault = Fault("bad_output", 500, f"the output is {len(body)} bytes, more than one answer can carry")
             self._end_with_fault(call, fault)
             return
-        call.connection.send(wire.Result(call.id, body, call.wait_us, call.run_us, call.batch_size, load))
+        call.connection.send(
+            wire.Result(call.id, body, call.wait_us, call.run_us, call.batch_size, load, self._content_type)
+        )
 
     def _end_with_fault(self, call: Call, fault: Fault) -> None:
         load, started = self._discard(call), call.started_at_s > 0

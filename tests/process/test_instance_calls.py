@@ -72,7 +72,7 @@ def test_ten_megabytes_come_back_whole(zygote: Zygote) -> None:
 def test_a_full_instance_is_busy_at_once(zygote: Zygote) -> None:
     instance = zygote.start(FUNCTIONS / "misbehaves")
     caller = instance.connect()
-    running = caller.invoke({"deed": "sleep", "amount": 0.5})
+    running = caller.invoke({"deed": "sleep", "amount": 1.0})
     calls = [caller.invoke({"deed": "nothing"}) for _ in range(wire.MAX_PIPELINED + 3)]
     busy = [caller.expect(wire.Busy) for _ in range(3)]
     assert [frame.id for frame in busy] == calls[-3:], "the last ones, and before anything ended"
@@ -84,12 +84,12 @@ def test_a_full_instance_is_busy_at_once(zygote: Zygote) -> None:
 def test_a_deadline_in_the_queue_is_told_when_it_passes_and_nothing_is_started(zygote: Zygote) -> None:
     instance = zygote.start(FUNCTIONS / "misbehaves")
     caller = instance.connect()
-    running = caller.invoke({"deed": "sleep", "amount": 1.0}, notify_start=True)
+    running = caller.invoke({"deed": "sleep", "amount": 2.0}, notify_start=True)
     caller.expect(wire.Started)
     sent_s = time.monotonic()
     waiting = caller.invoke({"deed": "print"}, timeout_ms=100)
     failure = caller.expect(wire.Failure)
-    assert time.monotonic() - sent_s < 0.8, "it did not wait for the running call"
+    assert time.monotonic() - sent_s < 1.5, "it did not wait for the running call"
     assert (failure.id, failure.code, failure.extra["phase"], failure.started) == (
         waiting,
         "deadline_exceeded",
@@ -157,7 +157,7 @@ def test_a_senseless_deadline_harms_nobody(zygote: Zygote, timeout_ms: float) ->
 def test_cancel_in_the_queue_and_while_running(zygote: Zygote) -> None:
     instance = zygote.start(FUNCTIONS / "misbehaves")
     caller = instance.connect()
-    running = caller.invoke({"deed": "sleep", "amount": 0.4}, notify_start=True)
+    running = caller.invoke({"deed": "sleep", "amount": 0.8}, notify_start=True)
     caller.expect(wire.Started)
     waiting = caller.invoke({"deed": "print"})
     caller.send(wire.Cancel(waiting), wire.Cancel(running), wire.Cancel(999_999))

@@ -34,7 +34,9 @@ def test_every_item_is_a_chunk_and_an_end_follows(caller: Caller) -> None:
 
 def test_a_caller_that_takes_no_stream_gets_lines(caller: Caller) -> None:
     caller.invoke({"n": 3})
-    assert caller.expect(wire.Result).body == b'{"i":0}\n{"i":1}\n{"i":2}\n'
+    result = caller.expect(wire.Result)
+    assert result.body == b'{"i":0}\n{"i":1}\n{"i":2}\n'
+    assert result.content_type == "application/x-ndjson"
 
 
 def test_a_stream_goes_no_further_than_its_credit(caller: Caller, instance: Instance) -> None:

@@ -28,7 +28,7 @@ class Unprintable(Exception):
         raise RuntimeError("no text")
 
 
-@sv.function(name="misbehaves", limits=sv.Limits(timeout_s=5, overrun_grace_s=0.3))
+@sv.function(name="misbehaves", limits=sv.Limits(timeout_s=5, overrun_grace_s=0.8))
 def misbehaves(deed: Deed, amount: float = 0.0) -> Any:
     if deed == "raise":
         raise KeyError("tea") if amount == 0 else Unprintable
