@@ -31,6 +31,7 @@ class Call:
     the first chunk of a stream already. id: on the connection of `seat`.
     num_attempts: runs that ended in a lost instance.
     started: the instance said so (only when asked to). cold: it had to wait for an instance to come up.
+    recalled: its instance was asked to give it back.
     """
 
     __slots__ = (
@@ -45,6 +46,7 @@ class Call:
         "ended_s",
         "id",
         "num_attempts",
+        "recalled",
         "request_id",
         "seat",
         "sent_s",
@@ -83,7 +85,7 @@ class Call:
         self.num_attempts = 0
         self.seat: Seat[InstanceConnection] | None = None
         self.stream: ChunkStream | None = None
-        self.done = self.delivered = self.started = self.cold = False
+        self.done = self.delivered = self.started = self.cold = self.recalled = False
 
 
 class Version:

@@ -11,17 +11,14 @@ without a task per call. This module does not know HTTP, Redis or how instances 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
-from functools import partial
 
 from samovar import wire
 from samovar.errors import (
     Cancelled,
     DeadlineExceeded,
     FunctionNotFound,
-    InstanceLost,
     SamovarError,
     rebuild,
 )
@@ -30,30 +27,28 @@ from samovar_dispatch.call import Call, Outcome, Version
 from samovar_dispatch.connection import InstanceConnection
 from samovar_dispatch.deadlines import DeadlineWheel
 from samovar_dispatch.queue import retry_after_s
-from samovar_dispatch.retry import Verdict, after_loss, may_have_started
-from samovar_dispatch.slots import Seat, prefetch_allowance, smoothed
-from samovar_dispatch.stream import ChunkStream
+from samovar_dispatch.recall import Recall
+from samovar_dispatch.reception import Reception
+from samovar_dispatch.slots import Seat
 from samovar_storage.records import BootFailure
-
-log = logging.getLogger(__name__)
-
-BUSY_BACKOFF_S = 0.01
-MAX_BUSY_BACKOFF_S = 0.16
 
 
 class Dispatcher:
     """One per process. versions: live state by ref. late_replies: answers to ids nobody knows any more, dropped.
 
-    on_demand: called with a version whose demand rose from nothing, or outgrew twice what was last written.
+    reception: hears what instances say. on_demand: called with a version whose demand rose from nothing, or outgrew
+    twice what was last written.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_demand: Callable[[Version], None]) -> None:
         self.versions: dict[str, Version] = {}
         self.late_replies = 0
+        self.reception = Reception(self, loop)
         self._loop = loop
         self._on_demand = on_demand
         self._wheel: DeadlineWheel[Call] = DeadlineWheel()
         self._timer: asyncio.TimerHandle | None = None
+        self._recall = Recall(loop)
         self._seq = 0
         self._idle: asyncio.Future[None] | None = None
 
@@ -98,7 +93,7 @@ class Dispatcher:
             traceparent,
             accept_stream,
         )
-        seat = None if version.queue or version.suspects else version.seats.take()
+        seat = None if version.queue else version.seats.take()
         if seat is not None:
             self._send(call, seat, now_s)
         else:
@@ -113,7 +108,7 @@ class Dispatcher:
 
     def cancel(self, call: Call) -> None:
         """Nobody wants the answer any more: the outcome is Cancelled; a running call is told to stop."""
-        self._give_up(call, Cancelled(), "cancelled")
+        self.give_up(call, Cancelled(), "cancelled")
 
     @property
     def num_live(self) -> int:
@@ -146,8 +141,10 @@ class Dispatcher:
         call.seat = seat
         call.sent_s = now_s
         seat.owner.invoke(call, now_s)
+        if seat.load > seat.slots:
+            self._recall.watch(seat)
 
-    def _pump(self, version: Version) -> None:
+    def pump(self, version: Version) -> None:
         """Give waiting calls to free seats: suspects first, each alone, then the queue."""
         now_s = time.monotonic()
         if version.suspects:
@@ -167,7 +164,7 @@ class Dispatcher:
             seat.load = 1
             self._send(version.suspects.popleft(), seat, now_s)
 
-    def _release(self, connection: InstanceConnection, version: Version) -> None:
+    def release(self, connection: InstanceConnection, version: Version) -> None:
         """A call of this connection has really ended: its slot is free, somebody may be waiting for it."""
         seat = connection.seat
         version.seats.give_back(seat)
@@ -176,31 +173,34 @@ class Dispatcher:
             if connection.opened:
                 version.seats.open(seat)
         if version.queue or version.suspects:
-            self._pump(version)
+            self.pump(version)
 
-    def _finish(self, call: Call, outcome: Outcome, code: str) -> None:
+    def finish(self, call: Call, outcome: Outcome, code: str) -> None:
+        """The call has its outcome, counted under `code`. Must be called once per call."""
         call.done = True
         self._wheel.discard(call)
         call.ended_s = now_s = time.monotonic()
         stats = call.version.stats
         stats.queue_sum_s += call.sent_s - call.submitted_s
         stats.ended(code, now_s - call.submitted_s)
-        self._deliver(call, outcome)
+        self.deliver(call, outcome)
         if self._idle is not None and not self._idle.done() and not self.num_live:
             self._idle.set_result(None)
 
     @staticmethod
-    def _deliver(call: Call, outcome: Outcome) -> None:
+    def deliver(call: Call, outcome: Outcome) -> None:
+        """Tell the caller, the first time."""
         if not call.delivered:
             call.delivered = True
             call.deliver(outcome)
 
-    def _fail(self, call: Call, error: SamovarError) -> None:
+    def fail(self, call: Call, error: SamovarError) -> None:
+        """The call, or the rest of its stream, ends with `error`."""
         if call.stream is not None:
             call.stream.finish(error)
-        self._finish(call, error, error.code)
+        self.finish(call, error, error.code)
 
-    def _give_up(self, call: Call, reason: SamovarError | Cancelled, code: str) -> None:
+    def give_up(self, call: Call, reason: SamovarError | Cancelled, code: str) -> None:
         """Resolve a call that still waits or runs; what runs keeps its slot until the instance ends it."""
         if call.done:
             return
@@ -210,7 +210,7 @@ class Dispatcher:
             call.version.suspects.remove(call)
         if call.stream is not None:
             call.stream.finish(reason)
-        self._finish(call, reason, code)
+        self.finish(call, reason, code)
 
     # ---- deadlines ---------------------------------------------------------------------------------------------
 
@@ -227,79 +227,10 @@ class Dispatcher:
             phase = "run" if call.seat is not None else "queue" if call.version.seats.num_slots else "boot"
             waited_s = time.monotonic() - call.submitted_s
             error = DeadlineExceeded(f"the deadline passed after {waited_s:.2f} s, in phase {phase}", phase=phase)
-            self._give_up(call, error, error.code)
+            self.give_up(call, error, error.code)
         self._arm()
 
-    # ---- what instances say (connection.Listener) --------------------------------------------------------------
-
-    def on_result(self, connection: InstanceConnection, message: wire.Result) -> None:
-        call = connection.in_flight.pop(message.id, None)
-        if call is None:
-            self.late_replies += 1
-            return
-        version = call.version
-        version.service_s = service_s = smoothed(version.service_s, message.run_us, message.batch_size)
-        version.seats.allowance = prefetch_allowance(service_s)
-        version.stats.run_sum_s += message.run_us * 1e-6
-        connection.num_busy = 0
-        self._release(connection, version)
-        if call.done:
-            self.late_replies += 1
-        else:
-            self._finish(call, message, "ok")
-
-    def on_failure(self, connection: InstanceConnection, message: wire.Failure) -> None:
-        call = self._ended(connection, message.id)
-        if call is not None:
-            self._fail(call, rebuild(message.code, message.status, message.detail, message.extra))
-
-    def on_end(self, connection: InstanceConnection, message: wire.End) -> None:
-        call = self._ended(connection, message.id)
-        if call is not None:
-            stream = self._stream_of(call)
-            stream.finish()
-            self._finish(call, stream, "ok")
-
-    def on_chunk(self, connection: InstanceConnection, message: wire.Chunk) -> None:
-        call = connection.in_flight.get(message.id)
-        if call is None or call.done:
-            self.late_replies += 1
-            return
-        stream = self._stream_of(call)
-        stream.feed(message.body)
-        self._deliver(call, stream)
-
-    def on_started(self, connection: InstanceConnection, message: wire.Started) -> None:
-        call = connection.in_flight.get(message.id)
-        if call is not None:
-            call.started = True
-
-    def on_busy(self, connection: InstanceConnection, message: wire.Busy) -> None:
-        """The call never started: it goes back to the head, and this instance is left alone for a moment."""
-        call = connection.in_flight.pop(message.id, None)
-        if call is None:
-            self.late_replies += 1
-            return
-        version = call.version
-        version.seats.close(connection.seat)
-        if version.isolated is connection.seat:
-            version.isolated = None
-        if message.draining:
-            connection.opened = False
-        else:
-            delay_s = min(BUSY_BACKOFF_S * 2**connection.num_busy, MAX_BUSY_BACKOFF_S)
-            connection.num_busy = min(connection.num_busy + 1, 10)
-            self._loop.call_later(delay_s, partial(self._reopen, version, connection))
-        self._return(call)
-        self._release(connection, version)
-
-    def on_goodbye(self, connection: InstanceConnection, message: wire.Goodbye) -> None:
-        """The instance takes no more; what it holds still ends there."""
-        self.stop_sending(connection)
-        if message.reason != "drain":
-            log.warning(
-                "instance %s says goodbye: %s %s", connection.record.instance_id, message.reason, message.detail
-            )
+    # ---- instances and versions that go --------------------------------------------------------------------------
 
     def stop_sending(self, connection: InstanceConnection) -> None:
         """Give this instance no more calls; what it holds still ends there. Idempotent."""
@@ -309,102 +240,13 @@ class Dispatcher:
             version.seats.close(connection.seat)
             if version.isolated is connection.seat:
                 version.isolated = None
-                self._pump(version)
-
-    def on_open(self, connection: InstanceConnection) -> None:
-        """An instance is ready for calls: those that waited for one go out."""
-        version = self.versions.get(connection.record.ref)
-        if version is None:
-            connection.close("its version was deleted")
-            return
-        version.members[connection.record.instance_id] = connection
-        version.boot_failure = None
-        version.seats.open(connection.seat)
-        self._pump(version)
-
-    def on_lost(self, connection: InstanceConnection) -> None:
-        """The connection is gone: each call it held is dropped, sent elsewhere, retried alone or failed."""
-        version = self.versions.get(connection.record.ref)
-        if version is None:
-            return
-        if version.members.get(connection.record.instance_id) is connection:
-            del version.members[connection.record.instance_id]
-        version.seats.close(connection.seat)
-        if connection.seat is version.isolated:
-            version.isolated = None
-        returning: list[Call] = []
-        now_s = time.monotonic()
-        for position, call in enumerate(connection.in_flight.values()):
-            if self._after_loss(call, position, connection, now_s) is Verdict.REDISPATCH:
-                returning.append(call)
-        connection.in_flight.clear()
-        version.stats.redispatched += len(returning)
-        version.queue.put_back(returning)
-        self._pump(version)
-        self._note_cold(version)
-
-    def _after_loss(self, call: Call, position: int, connection: InstanceConnection, now_s: float) -> Verdict:
-        version = call.version
-        notified = call.started if version.notify_start else None
-        started = call.stream is not None or may_have_started(position, connection.seat.slots, notified)
-        call.num_attempts += started
-        verdict = after_loss(
-            wanted=not call.done,
-            started=started,
-            num_attempts=call.num_attempts,
-            retry_on_crash=version.manifest.retry_on_crash and call.stream is None,
-            remaining_s=call.deadline_s - now_s,
-            service_s=version.service_s,
-        )
-        call.seat = None
-        if verdict is Verdict.FAIL:
-            self._fail(call, InstanceLost(f"instance {connection.record.instance_id} was lost while running the call"))
-        elif verdict is Verdict.RETRY_ALONE:
-            call.started = False
-            version.stats.retried += 1
-            version.suspects.append(call)
-        return verdict
-
-    def _reopen(self, version: Version, connection: InstanceConnection) -> None:
-        if connection.opened and connection.seat is not version.isolated:
-            version.seats.open(connection.seat)
-            self._pump(version)
-
-    def _return(self, call: Call) -> None:
-        call.seat = None
-        if not call.done:
-            call.version.stats.redispatched += 1
-            if call.num_attempts:
-                call.version.suspects.appendleft(call)
-            else:
-                call.version.queue.put_back([call])
-
-    def _ended(self, connection: InstanceConnection, number: int) -> Call | None:
-        """Free the slot of an id that ended; return its call if somebody still waits for it."""
-        call = connection.in_flight.pop(number, None)
-        if call is None:
-            self.late_replies += 1
-            return None
-        self._release(connection, call.version)
-        if call.done:
-            self.late_replies += 1
-            return None
-        return call
-
-    def _stream_of(self, call: Call) -> ChunkStream:
-        if call.stream is None:
-            call.stream = ChunkStream(self._loop, partial(self._give_credit, call))
-        return call.stream
-
-    def _give_credit(self, call: Call, num_chunks: int) -> None:
-        if call.seat is not None and not call.done:
-            call.seat.owner.send(wire.Credit(call.id, num_chunks))
+                self.pump(version)
 
     def retire(self, version: Version) -> None:
         """The version may be called no more: those who wait are told, what runs ends as usual."""
         error = FunctionNotFound(f"{version.ref} was deleted while the call waited")
         for call in [*version.suspects, *version.queue]:
-            self._give_up(call, error, error.code)
+            self.give_up(call, error, error.code)
         if not version.members and self.versions.get(version.ref) is version:
             del self.versions[version.ref]
 
@@ -418,9 +260,9 @@ class Dispatcher:
         version.boot_failure = failure
         error = boot_error(failure, time.time())
         for call in [*version.suspects, *version.queue]:
-            self._give_up(call, error, error.code)
+            self.give_up(call, error, error.code)
 
-    def _note_cold(self, version: Version) -> None:
+    def note_cold(self, version: Version) -> None:
         """Calls that wait now that the last instance is gone wait for a cold start: tell at once."""
         if version.num_queued and not version.members:
             for call in version.queue:

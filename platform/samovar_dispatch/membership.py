@@ -76,7 +76,7 @@ class Membership:
         """Connect while the record says ready; again, ever more slowly, after a connection ended."""
         retry_s = FIRST_RETRY_S
         while (record := self._records.get(instance_id)) is not None:
-            connection = InstanceConnection(record, self._dispatcher, self._peer)
+            connection = InstanceConnection(record, self._dispatcher.reception, self._peer)
             try:
                 await self._connect(connection, record.address)
             except (OSError, TimeoutError) as error:

@@ -105,7 +105,7 @@ class SeatTable(Generic[O]):
 
 def smoothed(mean_s: float, run_us: int, batch_size: int) -> float:
     """Return the moving average of one call's share of service time, seconds. mean_s: the average so far, 0 = none."""
-    sample_s = run_us / (batch_size or 1) * 1e-6
+    sample_s = max(run_us, 1) / max(batch_size, 1) * 1e-6
     return sample_s if mean_s == 0.0 else mean_s + EWMA_WEIGHT * (sample_s - mean_s)
 
 

@@ -308,6 +308,22 @@ def test_a_failed_boot_reaches_those_who_wait_and_then_those_who_come(gateway: G
     wait_until(lambda: gateway.invoke("broken").status_code == 200)
 
 
+def test_a_call_given_ahead_is_taken_back_from_a_busy_instance(gateway: Gateway) -> None:
+    ref = gateway.deploy("uneven").ref
+    gateway.start_instance(ref)
+    for _ in range(3):
+        gateway.invoke("uneven", {"x": [1]})
+    with ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(gateway.invoke, "uneven", {"sleep_s": 3.0})
+        wait_until(lambda: _running(gateway, "uneven") == 1)
+        quick = pool.submit(gateway.invoke, "uneven", {"n": 1})
+        wait_until(lambda: _queued(gateway, "uneven") == 1)
+        gateway.start_instance(ref)
+        assert quick.result(10).json()["echo"] == {"n": 1}
+        assert not slow.done()
+        assert slow.result(10).status_code == 200
+
+
 def test_a_drained_instance_gets_no_more_calls(gateway: Gateway) -> None:
     ref = gateway.deploy("drained").ref
     first, second = gateway.start_instance(ref), gateway.start_instance(ref)

@@ -80,7 +80,7 @@ class FakeInstance(asyncio.Protocol):
                     self.transport.write(wire.encode(wire.Started(message.id)))
                 reply = await self.behave(message, data if isinstance(data, dict) else {})
         except asyncio.CancelledError:
-            reply = wire.Failure(message.id, "internal", 500, "cancelled", {}, 0, 0, 0)
+            reply = wire.Failure(message.id, "cancelled", 499, "the caller left", {}, 0, 0, 0)
         self.transport.write(wire.encode(reply))
 
     async def behave(self, message: wire.Invoke, data: dict[str, Any]) -> wire.Message:

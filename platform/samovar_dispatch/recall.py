@@ -1,0 +1,63 @@
+"""Takes back calls that were given ahead to an instance which then turned out to be busy for longer than usual.
+
+The prefetch allowance (`slots.py`) trusts the measured service time; a function that is fast nine times and slow the
+tenth would leave calls stuck behind the slow one while other instances are free. So whoever waits there for STUCK_S is
+cancelled at that instance, and put back to the head of the central queue when the instance confirms it. A call may just
+then have begun to run, hence only versions that may be run twice take part. This module does not know the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from samovar.wire import Cancel
+from samovar_dispatch.slots import Seat, prefetch_allowance
+
+if TYPE_CHECKING:
+    from samovar_dispatch.connection import InstanceConnection
+
+STUCK_S = 0.02
+CANCELLED = "cancelled"  # the code by which an instance confirms
+
+
+class Recall:
+    """Looks every STUCK_S while any instance holds calls beyond its slots; costs nothing otherwise."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ahead: dict[Seat[InstanceConnection], None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, seat: Seat[InstanceConnection]) -> None:
+        """`seat` holds more calls than it has slots."""
+        self._ahead[seat] = None
+        if self._timer is None:
+            self._timer = self._loop.call_later(STUCK_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        ahead, self._ahead = self._ahead, {}
+        now_s = time.monotonic()
+        for seat in ahead:
+            if seat.load > seat.slots and not take_back(seat, now_s):
+                self.watch(seat)
+
+
+def take_back(seat: Seat[InstanceConnection], now_s: float) -> bool:
+    """Cancel the calls beyond the seat's slots if the first of them has waited for STUCK_S; return whether it had."""
+    connection = seat.owner
+    waiting = [*islice(connection.in_flight.values(), seat.slots, None)]
+    waited_s = now_s - waiting[0].sent_s if waiting else 0.0
+    if waited_s < STUCK_S:
+        return False
+    version = waiting[0].version
+    version.service_s = max(version.service_s, waited_s)
+    version.seats.allowance = prefetch_allowance(version.service_s)
+    for call in waiting if version.manifest.retry_on_crash else ():
+        if not call.done and not call.recalled:
+            call.recalled = True
+            connection.send(Cancel(call.id))
+    return True

@@ -1,0 +1,214 @@
+"""What instances say, and what it means for the calls they hold: our side of `connection.Listener`.
+
+    Result, Failure, End   the call ended: its slot is free, its outcome goes out
+    Chunk, Started         it goes on
+    Busy                   it never started: back to the head, this instance left alone for a moment
+    Goodbye                nothing more for this instance
+    lost                   each call it held is dropped, sent elsewhere, retried alone or failed (`retry.py`)
+
+An id that nobody knows any more is dropped and counted. This module does not know sockets or deadlines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from samovar import wire
+from samovar.errors import InstanceLost, rebuild
+from samovar_dispatch.call import Call, Version
+from samovar_dispatch.connection import InstanceConnection
+from samovar_dispatch.recall import CANCELLED
+from samovar_dispatch.retry import Verdict, after_loss, may_have_started
+from samovar_dispatch.slots import prefetch_allowance, smoothed
+from samovar_dispatch.stream import ChunkStream
+
+if TYPE_CHECKING:
+    from samovar_dispatch.dispatcher import Dispatcher
+
+log = logging.getLogger(__name__)
+
+BUSY_BACKOFF_S = 0.01
+MAX_BUSY_BACKOFF_S = 0.16
+
+
+class Reception:
+    """One per dispatcher, shared by all its connections."""
+
+    def __init__(self, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop) -> None:
+        self._dispatcher = dispatcher
+        self._loop = loop
+
+    def on_result(self, connection: InstanceConnection, message: wire.Result) -> None:
+        """The call has its answer; its service time tells how far ahead this version may be fed."""
+        call = connection.in_flight.pop(message.id, None)
+        if call is None:
+            self._dispatcher.late_replies += 1
+            return
+        version = call.version
+        version.service_s = service_s = smoothed(version.service_s, message.run_us, message.batch_size)
+        version.seats.allowance = prefetch_allowance(service_s)
+        version.stats.run_sum_s += message.run_us * 1e-6
+        connection.num_busy = 0
+        self._dispatcher.release(connection, version)
+        if call.done:
+            self._dispatcher.late_replies += 1
+        else:
+            self._dispatcher.finish(call, message, "ok")
+
+    def on_failure(self, connection: InstanceConnection, message: wire.Failure) -> None:
+        """The call ended with an error, or was given back."""
+        call = connection.in_flight.get(message.id)
+        if call is not None and call.recalled and message.code == CANCELLED:
+            del connection.in_flight[message.id]
+            self._return(call)
+            self._dispatcher.release(connection, call.version)
+        elif self._ended(connection, message.id) is not None and call is not None:
+            self._dispatcher.fail(call, rebuild(message.code, message.status, message.detail, message.extra))
+
+    def on_end(self, connection: InstanceConnection, message: wire.End) -> None:
+        """The stream is complete."""
+        call = self._ended(connection, message.id)
+        if call is not None:
+            stream = self._stream_of(call)
+            stream.finish()
+            self._dispatcher.finish(call, stream, "ok")
+
+    def on_chunk(self, connection: InstanceConnection, message: wire.Chunk) -> None:
+        """One more item of a stream; the first one is the call's outcome."""
+        call = connection.in_flight.get(message.id)
+        if call is None or call.done:
+            self._dispatcher.late_replies += 1
+            return
+        stream = self._stream_of(call)
+        stream.feed(message.body)
+        self._dispatcher.deliver(call, stream)
+
+    def on_started(self, connection: InstanceConnection, message: wire.Started) -> None:
+        """User code has the call now: it is lost if the instance is."""
+        call = connection.in_flight.get(message.id)
+        if call is not None:
+            call.started = True
+
+    def on_busy(self, connection: InstanceConnection, message: wire.Busy) -> None:
+        """The call never started: it goes back to the head, and this instance is left alone for a moment."""
+        call = connection.in_flight.pop(message.id, None)
+        if call is None:
+            self._dispatcher.late_replies += 1
+            return
+        version = call.version
+        version.seats.close(connection.seat)
+        if version.isolated is connection.seat:
+            version.isolated = None
+        if message.draining:
+            connection.opened = False
+        else:
+            delay_s = min(BUSY_BACKOFF_S * 2**connection.num_busy, MAX_BUSY_BACKOFF_S)
+            connection.num_busy = min(connection.num_busy + 1, 10)
+            self._loop.call_later(delay_s, partial(self._reopen, version, connection))
+        self._return(call)
+        self._dispatcher.release(connection, version)
+
+    def on_goodbye(self, connection: InstanceConnection, message: wire.Goodbye) -> None:
+        """The instance takes no more; what it holds still ends there."""
+        self._dispatcher.stop_sending(connection)
+        if message.reason != "drain":
+            log.warning(
+                "instance %s says goodbye: %s %s", connection.record.instance_id, message.reason, message.detail
+            )
+
+    def on_open(self, connection: InstanceConnection) -> None:
+        """An instance is ready for calls: those that waited for one go out."""
+        version = self._dispatcher.versions.get(connection.record.ref)
+        if version is None:
+            connection.close("its version was deleted")
+            return
+        version.members[connection.record.instance_id] = connection
+        version.boot_failure = None
+        version.seats.open(connection.seat)
+        self._dispatcher.pump(version)
+
+    def on_lost(self, connection: InstanceConnection) -> None:
+        """The connection is gone: each call it held is dropped, sent elsewhere, retried alone or failed."""
+        version = self._dispatcher.versions.get(connection.record.ref)
+        if version is None:
+            return
+        if version.members.get(connection.record.instance_id) is connection:
+            del version.members[connection.record.instance_id]
+        version.seats.close(connection.seat)
+        if connection.seat is version.isolated:
+            version.isolated = None
+        returning: list[Call] = []
+        now_s = time.monotonic()
+        for position, call in enumerate(connection.in_flight.values()):
+            if self._after_loss(call, position, connection, now_s) is Verdict.REDISPATCH:
+                returning.append(call)
+        connection.in_flight.clear()
+        version.stats.redispatched += len(returning)
+        version.queue.put_back(returning)
+        self._dispatcher.pump(version)
+        self._dispatcher.note_cold(version)
+
+    def _after_loss(self, call: Call, position: int, connection: InstanceConnection, now_s: float) -> Verdict:
+        version = call.version
+        notified = call.started if version.notify_start else None
+        started = call.stream is not None or may_have_started(position, connection.seat.slots, notified)
+        call.num_attempts += started
+        verdict = after_loss(
+            wanted=not call.done,
+            started=started,
+            num_attempts=call.num_attempts,
+            retry_on_crash=version.manifest.retry_on_crash and call.stream is None,
+            remaining_s=call.deadline_s - now_s,
+            service_s=version.service_s,
+        )
+        call.seat = None
+        call.recalled = False
+        if verdict is Verdict.FAIL:
+            self._dispatcher.fail(
+                call, InstanceLost(f"instance {connection.record.instance_id} was lost while running the call")
+            )
+        elif verdict is Verdict.RETRY_ALONE:
+            call.started = False
+            version.stats.retried += 1
+            version.suspects.append(call)
+        return verdict
+
+    def _reopen(self, version: Version, connection: InstanceConnection) -> None:
+        if connection.opened and connection.seat is not version.isolated:
+            version.seats.open(connection.seat)
+            self._dispatcher.pump(version)
+
+    def _return(self, call: Call) -> None:
+        call.seat = None
+        call.recalled = False
+        if not call.done:
+            call.version.stats.redispatched += 1
+            if call.num_attempts:
+                call.version.suspects.appendleft(call)
+            else:
+                call.version.queue.put_back([call])
+
+    def _ended(self, connection: InstanceConnection, number: int) -> Call | None:
+        """Free the slot of an id that ended; return its call if somebody still waits for it."""
+        call = connection.in_flight.pop(number, None)
+        if call is None:
+            self._dispatcher.late_replies += 1
+            return None
+        self._dispatcher.release(connection, call.version)
+        if call.done:
+            self._dispatcher.late_replies += 1
+            return None
+        return call
+
+    def _stream_of(self, call: Call) -> ChunkStream:
+        if call.stream is None:
+            call.stream = ChunkStream(self._loop, partial(self._give_credit, call))
+        return call.stream
+
+    def _give_credit(self, call: Call, num_chunks: int) -> None:
+        if call.seat is not None and not call.done:
+            call.seat.owner.send(wire.Credit(call.id, num_chunks))
