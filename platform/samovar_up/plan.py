@@ -47,8 +47,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def url_of(settings: UpSettings) -> str:
     """Return the address a person on this machine uses; a wildcard address is reached over loopback."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)  # noqa: S104 - compared, not bound
-    return f"http://{host}:{settings.port}"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - compared, not bound
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
 def make(settings: UpSettings, passed_on: Mapping[str, Any], reporter: Reporter) -> Plan:

@@ -6,9 +6,8 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +17,7 @@ import redis as redis_sync
 
 from samovar.spec import BlobRef, FileRef, Manifest, Scaling, parse_ref
 from samovar_storage import keys
+from samovar_storage.embedded import EmbeddedSeaweed, EmbeddedValkey
 from samovar_storage.records import (
     BootFailure,
     Decision,
@@ -30,6 +30,7 @@ from samovar_storage.records import (
     loads,
 )
 from support.processes import running
+from support.stores import NUM_DATABASES, Stores, stores_for_a_test
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -54,14 +55,23 @@ def is_ready(client: httpx.Client) -> bool:
         return False
 
 
-@pytest.fixture
-def admin(settings_file: Callable[..., Path], tmp_path: Path) -> Iterator[httpx.Client]:
-    """A client with the admin key of a gateway process of this test's own."""
-    port = free_port()
-    config = settings_file(port=port, admin_key=ADMIN)
+@pytest.fixture(scope="module")
+def stores(valkey: EmbeddedValkey, seaweed: EmbeddedSeaweed) -> Stores:
+    """A database and a bucket that this module's tests share, as they share the gateway: each has its own names."""
+    stores = stores_for_a_test(valkey, seaweed, NUM_DATABASES - 1)
+    with redis_sync.Redis.from_url(stores.redis_url) as redis:
+        redis.flushdb()
+    return stores
+
+
+@pytest.fixture(scope="module")
+def admin(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A client with the admin key of a gateway process."""
+    folder, port = tmp_path_factory.mktemp("gateway"), free_port()
+    config = stores.write_settings_file(folder / "settings.json", folder, port=port, admin_key=ADMIN)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SAMOVAR_")}
     command = [sys.executable, "-m", "samovar_gateway"]
-    log = tmp_path / "gateway.log"
+    log = folder / "gateway.log"
     with (
         running(command, log, environ | {"SAMOVAR_CONFIG": str(config)}),
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client,
@@ -70,6 +80,14 @@ def admin(settings_file: Callable[..., Path], tmp_path: Path) -> Iterator[httpx.
         client.headers["authorization"] = f"Bearer {ADMIN}"
         yield client
     assert "Traceback" not in log.read_text(), log.read_text()
+
+
+@pytest.fixture(autouse=True)
+def empty(admin: httpx.Client) -> Iterator[None]:
+    """No function is left over for the next test."""
+    yield
+    for entry in admin.get("/v1/functions").json():
+        admin.delete(f"/v1/functions/{entry['name']}").raise_for_status()
 
 
 def upload(client: httpx.Client, data: bytes) -> BlobRef:
@@ -114,75 +132,75 @@ def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
 
 
 def test_deploy_look_scale_and_remove(admin: httpx.Client) -> None:
-    assert deploy(admin) == 1
-    assert deploy(admin) == 2
-    seen = admin.get("/v1/functions/fn").json()
+    assert deploy(admin, "life") == 1
+    assert deploy(admin, "life") == 2
+    seen = admin.get("/v1/functions/life").json()
     assert seen["route"]["shares"] == {"2": 100} and seen["route"]["latest"] == 2
-    assert seen["url"].endswith("/v1/functions/fn/invoke") and set(seen["manifests"]) == {"2"}
+    assert seen["url"].endswith("/v1/functions/life/invoke") and set(seen["manifests"]) == {"2"}
     listed = admin.get("/v1/functions").json()
-    assert [(entry["name"], entry["latest"], entry["states"]) for entry in listed] == [("fn", 2, {})]
+    assert [(entry["name"], entry["latest"], entry["states"]) for entry in listed] == [("life", 2, {})]
 
-    scaled = admin.post("/v1/functions/fn/scale", json={"min_instances": 1, "max_instances": 3}).json()
+    scaled = admin.post("/v1/functions/life/scale", json={"min_instances": 1, "max_instances": 3}).json()
     assert (scaled["scaling"]["min_instances"], scaled["scaling"]["max_instances"]) == (1, 3)
-    scaled = admin.post("/v1/functions/fn/scale", json={"buffer_instances": 2}).json()
+    scaled = admin.post("/v1/functions/life/scale", json={"buffer_instances": 2}).json()
     assert (scaled["scaling"]["min_instances"], scaled["scaling"]["buffer_instances"]) == (1, 2)
 
-    assert admin.delete("/v1/functions/fn").status_code == 204
-    problem(admin.get("/v1/functions/fn"), 404, "function_not_found")
-    problem(admin.delete("/v1/functions/fn"), 404, "function_not_found")
-    assert deploy(admin) == 3, "a version's number is never given out again"
+    assert admin.delete("/v1/functions/life").status_code == 204
+    problem(admin.get("/v1/functions/life"), 404, "function_not_found")
+    problem(admin.delete("/v1/functions/life"), 404, "function_not_found")
+    assert deploy(admin, "life") == 3, "a version's number is never given out again"
 
 
 def test_many_deploys_at_once_lose_none(admin: httpx.Client) -> None:
-    body = manifest(admin)
+    body = manifest(admin, "rush")
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: admin.post("/v1/functions/fn/versions", json=body), range(12)))
+        answers = list(pool.map(lambda _: admin.post("/v1/functions/rush/versions", json=body), range(12)))
     assert sorted(answer.json()["version"] for answer in answers) == list(range(1, 13))
-    assert admin.get("/v1/functions/fn").json()["route"]["shares"] == {"12": 100}
+    assert admin.get("/v1/functions/rush").json()["route"]["shares"] == {"12": 100}
 
 
 def test_what_a_deploy_refuses(admin: httpx.Client) -> None:
-    def refused(name: str = "fn", **changes: Any) -> dict[str, Any]:
-        body = manifest(admin) | changes
+    def refused(name: str = "fussy", **changes: Any) -> dict[str, Any]:
+        body = manifest(admin, "fussy") | changes
         return problem(admin.post(f"/v1/functions/{name}/versions", json=body), 422, "deploy_refused")
 
     assert "send version 0" in refused(version=7)["detail"]
-    assert "the manifest is for 'fn'" in refused(name="other")["detail"]
+    assert "the manifest is for 'fussy'" in refused(name="other")["detail"]
     assert "min_instances <= max_instances" in refused(scaling={"min_instances": 5, "max_instances": 2})["detail"]
     pickled = [{"path": "model.pt", "sha256": "0" * 64, "size_bytes": 1}]
     assert "--allow-pickle" in refused(weights=pickled)["detail"]
     absent = msgspec.to_builtins([FileRef(path="model.safetensors", sha256="0" * 64, size_bytes=1)])
-    missing = admin.post("/v1/functions/fn/versions", json=manifest(admin) | {"weights": absent})
+    missing = admin.post("/v1/functions/fussy/versions", json=manifest(admin, "fussy") | {"weights": absent})
     assert "upload it first" in problem(missing, 422, "invalid_input")["detail"]
-    short = manifest(admin)
+    short = manifest(admin, "fussy")
     short["code"]["size_bytes"] += 1
-    problem(admin.post("/v1/functions/fn/versions", json=short), 422, "invalid_input")
+    problem(admin.post("/v1/functions/fussy/versions", json=short), 422, "invalid_input")
     assert admin.get("/v1/functions").json() == []
 
 
 def test_bodies_that_are_wrong(admin: httpx.Client) -> None:
-    deploy(admin)
-    path = "/v1/functions/fn/versions"
+    deploy(admin, "broken")
+    path = "/v1/functions/broken/versions"
     problem(admin.post(path, content=b"{not json"), 400, "malformed")
     problem(admin.post(path, content=b"\xff\xfe"), 400, "malformed")
-    wrong = problem(admin.post(path, json=manifest(admin) | {"weights": [{"path": 3}]}), 422, "invalid_input")
+    wrong = problem(admin.post(path, json=manifest(admin, "broken") | {"weights": [{"path": 3}]}), 422, "invalid_input")
     assert wrong["path"] == "$.weights[0].path"
-    assert problem(admin.post("/v1/functions/fn/scale", json={"mim": 1}), 422, "invalid_input")["path"] == "$.mim"
+    assert problem(admin.post("/v1/functions/broken/scale", json={"mim": 1}), 422, "invalid_input")["path"] == "$.mim"
     assert (
-        problem(admin.post("/v1/functions/fn/scale", json={"max_instances": "x"}), 422, "invalid_input")["path"]
+        problem(admin.post("/v1/functions/broken/scale", json={"max_instances": "x"}), 422, "invalid_input")["path"]
         == "$.max_instances"
     )
-    problem(admin.post("/v1/functions/fn/scale", json={"max_instances": 0}), 422, "deploy_refused")
-    problem(admin.post("/v1/functions/fn/scale", json={}), 422, "invalid_input")
-    problem(admin.post("/v1/functions/fn/warm", json={"instances": 99}), 422, "invalid_input")
-    problem(admin.post("/v1/functions/fn/warm", json={"for_s": 0}), 422, "invalid_input")
+    problem(admin.post("/v1/functions/broken/scale", json={"max_instances": 0}), 422, "deploy_refused")
+    problem(admin.post("/v1/functions/broken/scale", json={}), 422, "invalid_input")
+    problem(admin.post("/v1/functions/broken/warm", json={"instances": 99}), 422, "invalid_input")
+    problem(admin.post("/v1/functions/broken/warm", json={"for_s": 0}), 422, "invalid_input")
     problem(admin.post("/v1/uploads", json={"blobs": [{"sha256": "x", "size_bytes": 1}]}), 422, "invalid_input")
     problem(admin.post("/v1/uploads/xyz/complete", json={"size_bytes": 1}), 422, "deploy_refused")
-    problem(admin.get("/v1/functions/fn/logs?lines=many"), 422, "invalid_input")
+    problem(admin.get("/v1/functions/broken/logs?lines=many"), 422, "invalid_input")
     problem(admin.get("/v1/nothing"), 404, "not_found")
     problem(admin.put("/v1/functions"), 405, "method_not_allowed")
-    near = problem(admin.get("/v1/functions/fnn"), 404, "function_not_found")
-    assert near["near"] == ["fn"] and "did you mean fn?" in near["detail"]
+    near = problem(admin.get("/v1/functions/brokenn"), 404, "function_not_found")
+    assert near["near"] == ["broken"] and "did you mean broken?" in near["detail"]
 
 
 def test_uploads_are_verified_and_deduplicated(admin: httpx.Client) -> None:
@@ -242,15 +260,17 @@ def test_keys_and_what_they_may(admin: httpx.Client) -> None:
 
 
 def test_what_operators_look_at(admin: httpx.Client, redis: redis_sync.Redis) -> None:
-    deploy(admin)
-    instance = InstanceRecord(instance_id="i-1", state="ready", ref="fn@1", pid=7, token="hush", address="unix:/x")
+    deploy(admin, "looked")
+    instance = InstanceRecord(instance_id="i-1", state="ready", ref="looked@1", pid=7, token="hush", address="unix:/x")
     blank = InstanceRecord(instance_id="i-2", state="blank", started_at_s=1.0)
     redis.hset(keys.INSTANCES, mapping={"i-1": dumps(instance), "i-2": dumps(blank)})
-    status = VersionStatus(ref="fn@1", desired=1, ready=1, starting=0, draining=0, reason="demand", at_s=1.0)
-    redis.set(keys.status("fn@1"), dumps(status))
-    redis.lpush(keys.decisions("fn"), dumps(Decision(at_s=1, ref="fn@1", action="start", rule="r", desired=1, ready=0)))
-    failure = BootFailure(ref="fn@1", code="load_failed", status=500, detail="no", log_tail=["oh"])
-    redis.set(keys.boot("fn@1"), dumps(failure))
+    status = VersionStatus(ref="looked@1", desired=1, ready=1, starting=0, draining=0, reason="demand", at_s=1.0)
+    redis.set(keys.status("looked@1"), dumps(status))
+    redis.lpush(
+        keys.decisions("looked"), dumps(Decision(at_s=1, ref="looked@1", action="start", rule="r", desired=1, ready=0))
+    )
+    failure = BootFailure(ref="looked@1", code="load_failed", status=500, detail="no", log_tail=["oh"])
+    redis.set(keys.boot("looked@1"), dumps(failure))
     node = NodeStatus(
         node="n",
         blanks=1,
@@ -267,37 +287,37 @@ def test_what_operators_look_at(admin: httpx.Client, redis: redis_sync.Redis) ->
     assert [entry["instance_id"] for entry in instances] == ["i-1", "i-2"]
     assert "hush" not in json.dumps(instances)
     assert admin.get("/v1/nodes").json()[0]["blanks"] == 1
-    seen = admin.get("/v1/functions/fn").json()
-    assert seen["status"]["fn@1"]["ready"] == 1 and seen["decisions"][0]["rule"] == "r"
-    assert seen["boot_failures"]["fn@1"]["log_tail"] == ["oh"]
+    seen = admin.get("/v1/functions/looked").json()
+    assert seen["status"]["looked@1"]["ready"] == 1 and seen["decisions"][0]["rule"] == "r"
+    assert seen["boot_failures"]["looked@1"]["log_tail"] == ["oh"]
     assert admin.get("/v1/functions").json()[0]["states"] == {"ready": 1}
 
 
 def test_warm_requests_reach_the_pool_manager(admin: httpx.Client, redis: redis_sync.Redis) -> None:
-    deploy(admin, scaling=Scaling(max_instances=2))
-    answer = admin.post("/v1/functions/fn/warm", json={"instances": 2, "for_s": 60}).json()
-    stored = redis.get(keys.warm("fn@1"))
+    deploy(admin, "warmth", scaling=Scaling(max_instances=2))
+    answer = admin.post("/v1/functions/warmth/warm", json={"instances": 2, "for_s": 60}).json()
+    stored = redis.get(keys.warm("warmth@1"))
     assert isinstance(stored, bytes) and loads(stored, WarmRequest).instances == 2
-    assert parse_ref(answer["ref"]) == ("fn", 1)
-    admin.post("/v1/functions/fn/warm", json={"instances": 0}).raise_for_status()
-    assert redis.get(keys.warm("fn@1")) is None
+    assert parse_ref(answer["ref"]) == ("warmth", 1)
+    admin.post("/v1/functions/warmth/warm", json={"instances": 0}).raise_for_status()
+    assert redis.get(keys.warm("warmth@1")) is None
 
 
 def test_logs_are_read_and_followed(admin: httpx.Client, redis: redis_sync.Redis) -> None:
-    deploy(admin)
+    deploy(admin, "logged")
 
     def print_line(text: str) -> None:
-        line = LogLine(at_s=1.0, ref="fn@1", instance="i-1", stream="stdout", line=text)
-        redis.xadd(keys.logs("fn"), {"line": dumps(line)})
+        line = LogLine(at_s=1.0, ref="logged@1", instance="i-1", stream="stdout", line=text)
+        redis.xadd(keys.logs("logged"), {"line": dumps(line)})
 
     for number in range(5):
         print_line(f"old {number}")
-    answer = admin.get("/v1/functions/fn/logs?lines=2")
+    answer = admin.get("/v1/functions/logged/logs?lines=2")
     assert answer.headers["content-type"].startswith("application/x-ndjson")
     assert [json.loads(line)["line"] for line in answer.text.splitlines()] == ["old 3", "old 4"]
-    assert admin.get("/v1/functions/fn/logs?lines=0").text == ""
+    assert admin.get("/v1/functions/logged/logs?lines=0").text == ""
 
-    with admin.stream("GET", "/v1/functions/fn/logs?lines=1&follow=1") as followed:
+    with admin.stream("GET", "/v1/functions/logged/logs?lines=1&follow=1") as followed:
         lines = followed.iter_lines()
         assert json.loads(next(lines))["line"] == "old 4"
         threading.Timer(0.2, print_line, ["fresh"]).start()
@@ -305,9 +325,11 @@ def test_logs_are_read_and_followed(admin: httpx.Client, redis: redis_sync.Redis
 
 
 def test_a_function_describes_itself(admin: httpx.Client) -> None:
-    deploy(admin)
-    found = admin.get("/v1/functions/fn/openapi.json").json()
-    assert found["openapi"].startswith("3.1") and found["info"] == {"title": "fn", "version": "1"}
-    body = found["paths"]["/v1/functions/fn/invoke"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    deploy(admin, "described")
+    found = admin.get("/v1/functions/described/openapi.json").json()
+    assert found["openapi"].startswith("3.1") and found["info"] == {"title": "described", "version": "1"}
+    body = found["paths"]["/v1/functions/described/invoke"]["post"]["requestBody"]["content"]["application/json"][
+        "schema"
+    ]
     assert body == {"type": "array", "items": {"type": "number"}}
     assert found["servers"] == [{"url": str(admin.base_url).rstrip("/")}]
