@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -27,6 +28,7 @@ from samovar_storage.room import Room, blob_name, code_name, is_trusted, trust
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
+NUM_PREFETCHERS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,9 @@ class NodeCache:
         """Open the cache, made if absent. max_bytes: cap of everything in it, > 0. Raises DiskFull, ConfigError."""
         self._room = Room(root, max_bytes)
         self._store = store
+        self._prefetcher = ThreadPoolExecutor(NUM_PREFETCHERS, thread_name_prefix="prefetch")
+        self._prefetching: set[Path] = set()
+        self._prefetching_lock = threading.Lock()
 
     def ensure(self, manifest: Manifest, owner: str | None = None) -> LocalVersion:
         """The version's files are here, verified; return where. Under a millisecond when they are here already.
@@ -100,9 +105,26 @@ class NodeCache:
         return LocalVersion(code / trees.CONTENT, weights / trees.CONTENT if paths else None, paths)
 
     def prefetch(self, local: LocalVersion) -> None:
-        """Ask the kernel to read the weight files into memory; returns at once."""
+        """Have the weight files read into memory in the background; returns at once. Repeated calls cost little."""
         for path in local.weight_files:
+            with self._prefetching_lock:
+                if path in self._prefetching:
+                    continue
+                self._prefetching.add(path)
+            self._prefetcher.submit(self._prefetch, path)
+
+    def _prefetch(self, path: Path) -> None:
+        try:
             fetch.prefetch(path)
+        except OSError as error:
+            log.warning("cannot prefetch %s: %s", path, error)
+        finally:
+            with self._prefetching_lock:
+                self._prefetching.discard(path)
+
+    def close(self) -> None:
+        """No prefetch is running or waiting any more."""
+        self._prefetcher.shutdown(cancel_futures=True)
 
     def verify(self, manifest: Manifest) -> list[str]:
         """Hash everything of a version again; return what was damaged. That is gone now; `ensure` fetches it again."""

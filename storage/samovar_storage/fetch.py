@@ -21,6 +21,7 @@ MIB = 1024 * 1024
 RANGE_BYTES = 64 * MIB
 MIN_RANGE_BYTES = 8 * MIB
 NUM_STREAMS = 4
+PREFETCH_STEP_BYTES = MIB // 2
 
 
 class RangeSource(Protocol):
@@ -85,12 +86,17 @@ def _landed(
 
 
 def prefetch(path: Path) -> None:
-    """Ask the kernel to read the file into memory now; returns at once. A file that is gone is no error."""
+    """Read the file into the page cache, nothing into this process. A file that is gone is no error.
+
+    In steps: the kernel reads at most one read-ahead window per request and ignores the rest (8 MiB of 100 were
+    resident after one request for all). Takes as long as the disk does, without the interpreter's lock.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+        for offset in range(0, os.fstat(descriptor).st_size, PREFETCH_STEP_BYTES):
+            os.posix_fadvise(descriptor, offset, PREFETCH_STEP_BYTES, os.POSIX_FADV_WILLNEED)
     finally:
         os.close(descriptor)

@@ -145,6 +145,17 @@ class Bench:
         path.unlink()
         return seconds
 
+    def download_and_hash(self) -> float:
+        """What `download_file` takes when its bytes are verified too, as a fill's are."""
+        path = self._folder / "verified"
+        started_s = time.perf_counter()
+        self._boto3.download_file(self._store.bucket, blob_key(self._manifest.weights[0].sha256), str(path))
+        with path.open("rb") as file:
+            hashlib.file_digest(file, "sha256")
+        seconds = time.perf_counter() - started_s
+        path.unlink()
+        return seconds
+
     def cold_load(self) -> float:
         """Load with no page in memory."""
         return self._load(prefetched=False)
@@ -189,7 +200,12 @@ def measure(options: Options) -> Measured:
             bench = Bench(folder, store, boto3_client, stored_version(folder, store, options.pick(32, 8)))
             size_mb = bench.size_bytes / 1e6
             bench.fill()
-            moved = interleave(options.pick(5, 2), {"fill": bench.fill, "download_file": bench.download_file})
+            sides = {
+                "fill": bench.fill,
+                "download_file": bench.download_file,
+                "download_file, SHA-256": bench.download_and_hash,
+            }
+            moved = interleave(options.pick(5, 2), sides)
             loads = interleave(
                 options.pick(7, 3), {"cold load": bench.cold_load, "prefetched load": bench.prefetched_load}
             )
@@ -201,6 +217,7 @@ def measure(options: Options) -> Measured:
     metrics: dict[str, float | None] = {
         "fill_over_download_file": seconds["download_file"] / seconds["fill"],
         "prefetched_over_cold_load": seconds["prefetched load"] / seconds["cold load"],
+        "fill_over_verified_download_file": seconds["download_file, SHA-256"] / seconds["fill"],
         "fill_mb_per_s": size_mb / seconds["fill"],
         "download_file_mb_per_s": size_mb / seconds["download_file"],
     }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import multiprocessing
 import os
+import shutil
 import stat
+import subprocess
 import tarfile
 import threading
 import time
@@ -22,6 +24,7 @@ from samovar_storage.cache import NodeCache
 from samovar_storage.objects import ObjectStore
 from support.stores import Stores
 from support.versions import sha256, store_version
+from support.waiting import wait_until
 
 MIB = 1024 * 1024
 WEIGHTS = {"model.safetensors": b"w" * (3 * MIB), "sub/tokenizer.json": b"{}", "empty.txt": b""}
@@ -65,7 +68,28 @@ def test_a_version_becomes_local_once(tmp_path: Path, store: CountingStore) -> N
     again = cache.ensure(manifest)
     assert (again.fetched_bytes, again.code_dir, again.weights_dir) == (0, local.code_dir, local.weights_dir)
     assert sum(store.reads.values()) == reads
-    cache.prefetch(again)
+
+
+def resident_bytes(path: Path) -> int:
+    """Return how much of the file is in memory."""
+    return int(subprocess.run(["fincore", "-bno", "RES", str(path)], capture_output=True, check=True).stdout)
+
+
+@pytest.mark.skipif(shutil.which("fincore") is None, reason="fincore (util-linux) is not installed")
+def test_a_prefetch_brings_in_whole_files(tmp_path: Path, store: CountingStore) -> None:
+    data = os.urandom(40 * MIB)
+    cache = cache_of(tmp_path, store)
+    local = cache.ensure(store_version(store, weights={"model.safetensors": data}))
+    (path,) = local.weight_files
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if resident_bytes(path) > 0:
+        pytest.skip("this file system keeps its pages")
+    cache.prefetch(local)
+    cache.prefetch(local)
+    wait_until(lambda: resident_bytes(path) == len(data), 20)
+    cache.close()
 
 
 def test_files_are_read_only_and_weights_share_their_blob(tmp_path: Path, store: CountingStore) -> None:
