@@ -80,6 +80,8 @@ class Layers:
         self._root = root
         self._timeout_s = timeout_s
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for unfinished in root.glob("new-*"):  # of a manager that was killed; there is one manager per folder
+            shutil.rmtree(unfinished, ignore_errors=True)
 
     def lookup(self, requirements: list[str]) -> Layer | None:
         """Return the layer if it is installed."""

@@ -73,8 +73,10 @@ class Node:
             cpu_plan=lambda device: self._cpu_plan(nodes, device),
         )
         self.signals = Signals(self._redis, self.catalogue, settings.tick_s, self.manager.wake)
-        self._recorder = Recorder(self._redis, lambda: self.manager.reporter.published(), self._lost_lead)
         self._lease = Lease(self._redis, self._lock, self._lost_lead)
+        self._recorder = Recorder(
+            self._redis, lambda: self.manager.reporter.published(), self._lost_lead, lambda: self._lease.token
+        )
         manager = self.manager
         manager.backend = self.backend
         manager.reporter = Reporter(name, self.backend, devices, knowledge, self._recorder)
@@ -122,7 +124,7 @@ class Node:
             raise Conflict("another pool manager leads now")
 
     async def _start(self) -> None:
-        self._recorder.fence = await self._lease.acquire()
+        await self._lease.acquire()
         self._own("lease", self._lease.keep())
         self._own("messages", self.signals.follow())
         self._own("index", keep_index(self._redis, Registry(self._store, self._redis_sync), self.signals))

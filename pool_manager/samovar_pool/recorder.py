@@ -25,7 +25,7 @@ Write = Callable[[], Awaitable[None]]
 
 
 class Recorder:
-    """Writes as the leader with the fencing token `fence`. `current` returns the published instances as they are now;
+    """Writes as the leader with the fencing token `fence()`. `current` returns the published instances as they are now;
     `on_deposed` is called once if a newer leader exists."""
 
     def __init__(
@@ -33,8 +33,9 @@ class Recorder:
         redis: redis_async.Redis,
         current: Callable[[], list[InstanceRecord]],
         on_deposed: Callable[[], None],
+        fence: Callable[[], int | None],
     ) -> None:
-        self.fence: int | None = None
+        self._fence = fence
         self._redis = redis
         self._current = current
         self._on_deposed = on_deposed
@@ -43,11 +44,11 @@ class Recorder:
 
     def instance(self, record: InstanceRecord) -> None:
         """Store and publish an instance."""
-        self._put(lambda: live.put_instance(self._redis, record, self.fence))
+        self._put(lambda: live.put_instance(self._redis, record, self._fence()))
 
     def gone(self, record: InstanceRecord) -> None:
         """Remove an instance and publish that it is gone."""
-        self._put(lambda: live.remove_instance(self._redis, record, self.fence))
+        self._put(lambda: live.remove_instance(self._redis, record, self._fence()))
 
     def boot_failure(self, failure: BootFailure) -> None:
         """Store a boot failure and tell those who wait on that boot."""

@@ -27,6 +27,7 @@ logger = logging.getLogger("samovar.pool")
 BUSY_POLL_S = 0.1  # while anything waits: gateways write this often
 INDEX_POLL_S = 0.1  # until the index is built: an empty one is announced by nobody
 UNKNOWN_AFTER_S = 3.0
+WARM_SWEEP_S = 10.0
 
 
 class Signals:
@@ -44,7 +45,8 @@ class Signals:
         self._catalogue = catalogue
         self._poll_s = poll_s
         self._on_wake = on_wake
-        self._read_at_s = float("-inf")
+        self._read_at_s = self._swept_at_s = float("-inf")
+        self._woken_refs: set[str] = set()
         self._poll_now = asyncio.Event()
 
     def known(self, now_s: float) -> bool:
@@ -76,6 +78,7 @@ class Signals:
         ref = message.data.decode()
         self.woken_at_s[ref] = time.monotonic()
         self.demand[ref] = max(1.0, self.demand.get(ref, 0.0))
+        self._woken_refs.add(ref)
         self._poll_now.set()
 
     async def poll(self) -> None:
@@ -91,23 +94,29 @@ class Signals:
                 continue
 
     async def _read(self) -> None:
+        refs = self._warm_refs(time.monotonic())
         try:
             demand = await live.read_demand(self._redis, time.time())
-            warm = await live.warm_requests(self._redis, list(self._catalogue.versions))
+            requests = await live.warm_requests(self._redis, refs)
         except SamovarError as error:
             logger.warning("demand is not known now: %s", error.detail)
             return
         fresh = {ref: float(d.queued + d.running) for ref, d in demand.items()}
-        changed = fresh != self.demand or any(
-            warm.get(r) is None or warm[r].instances != n for r, n in self.warm.items()
-        )
-        changed = changed or len(warm) != len(self.warm)
-        self.demand = fresh
+        warm = {ref: request.instances for ref, request in requests.items()}
+        changed = (fresh, warm) != (self.demand, self.warm)
+        self.demand, self.warm = fresh, warm
         self.num_queued = sum(d.queued for d in demand.values())
-        self.warm = {ref: request.instances for ref, request in warm.items()}
         self._read_at_s = time.monotonic()
         if changed:
             self._on_wake()
+
+    def _warm_refs(self, now_s: float) -> list[str]:
+        """Return whose warm requests to read: those known and those woken for; all now and then, should one be lost."""
+        woken, self._woken_refs = self._woken_refs, set()
+        if now_s - self._swept_at_s >= WARM_SWEEP_S:
+            self._swept_at_s = now_s
+            return list(self._catalogue.versions)
+        return list({*self.warm, *woken})
 
     async def reload_functions(self) -> None:
         """Take over the whole index, if it is built: an empty Redis does not mean that all functions are gone."""

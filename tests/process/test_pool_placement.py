@@ -49,7 +49,7 @@ def serving(server: EmbeddedValkey, log: Path) -> Iterator[None]:
 def test_simulated_devices_memory_budget_and_a_redis_that_goes_away(
     server: EmbeddedValkey, stores: Stores, tmp_path: Path
 ) -> None:
-    settings = {"simulate_gpus": "4x80", "memory_budget_bytes": 1100 * MIB, "min_residency_s": 0, "templates": False}
+    settings = {"simulate_gpus": "4x80", "memory_budget_bytes": 1100 * MIB, "min_residency_s": 0, "transport": "tcp"}
     mine = replace(stores, redis_url=server.redis_url)
     with ExitStack() as stack:
         redis = stack.enter_context(ExitStack())
@@ -94,6 +94,7 @@ def check_devices(pool: Pool) -> None:
     node = pool.until(pool.node, 10)
     assert [device.simulated for device in node.devices] == [True] * 4
     assert pool.instances(both)[0].sandbox
+    assert all(record.address.startswith("tcp:127.0.0.1:") for record in pool.instances())
 
 
 def check_eviction(pool: Pool) -> None:

@@ -321,9 +321,11 @@ class Call:
     """One call of an instance, as a gateway makes it. Started once the object exists; `result` waits for the body."""
 
     def __init__(self, record: InstanceRecord, body: bytes, timeout_ms: float = 10_000) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        kind, _, where = record.address.partition(":")
+        host, _, port = where.rpartition(":")
+        self._socket = socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET, socket.SOCK_STREAM)
         self._socket.settimeout(15)
-        self._socket.connect(record.address.removeprefix("unix:"))
+        self._socket.connect(where if kind == "unix" else (host, int(port)))
         self._decoder = wire.caller_side()
         self._socket.sendall(wire.encode(wire.Hello(wire.PROTOCOL_VERSION, record.token, "gateway")))
         self._socket.sendall(wire.encode(wire.Invoke(1, body, timeout_ms, notify_start=True)))

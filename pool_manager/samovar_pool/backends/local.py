@@ -207,6 +207,8 @@ class LocalBackend:
         if instance.state is State.LOADING:
             instance.boot_ms["fetch"] = (time.monotonic() - started_s) * 1000
             self._send_specialise(instance, version, prepared)
+        else:
+            self.preparer.unpin(instance.instance_id)
 
     def _send_specialise(self, instance: Instance, version: Version, prepared: Prepared) -> None:
         message = wire.Specialise(
