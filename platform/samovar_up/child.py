@@ -27,7 +27,8 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How to start a child.
 
     environ: its whole environment. stop_timeout_s: how long it may take to finish its work. answers: blocking probe
-    that the next stage waits for, or None if nothing waits for this child.
+    that the next stage waits for, or None if nothing waits for this child. ends_by_kill: SIGTERM makes it safe to kill,
+    and killing is how it ends.
     """
 
     name: str
@@ -36,6 +37,7 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     log_path: Path
     stop_timeout_s: float
     answers: Callable[[], bool] | None = None
+    ends_by_kill: bool = False
 
 
 class Child:
@@ -74,7 +76,8 @@ class Child:
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
             if not await _ends(process, self.spec.stop_timeout_s, hurry):
-                logger.info("killing %s (pid %d): its time to stop is over", self.spec.name, process.pid)
+                level = logging.DEBUG if self.spec.ends_by_kill else logging.WARNING
+                logger.log(level, "killing %s (pid %d): its time to stop is over", self.spec.name, process.pid)
                 with suppress(ProcessLookupError):
                     process.kill()
         if self._task is not None:

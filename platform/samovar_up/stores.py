@@ -56,4 +56,5 @@ class Stores:
             log_path=self._given.data_dir / "logs" / f"{server.name}.log",
             stop_timeout_s=server.stop_grace_s,
             answers=server.is_ready,
+            ends_by_kill=isinstance(server, EmbeddedSeaweed),
         )
