@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from samovar.errors import Cancelled, SamovarError
+from samovar.errors import Cancelled, ProtocolError, SamovarError
 from samovar.wire import Result
 from samovar_dispatch.call import Call, Outcome
 from samovar_gateway import problems
@@ -63,7 +63,8 @@ class Exchange:
             elif isinstance(outcome, SamovarError):
                 self.refuse(outcome)
             elif not isinstance(outcome, Cancelled):
-                self.refuse(SamovarError("the instance streamed an answer of a function that does not stream"))
+                self.refuse(ProtocolError("the instance streamed the answer of a function that does not stream"))
+                self.protocol.abandon(self)
         except Exception:
             log.exception("the answer to %s could not be written", self.request_id.decode("latin-1"))
             self.protocol.transport.abort()
@@ -145,11 +146,16 @@ class InvokeProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         exchange = self.cycle
-        if isinstance(exchange, Exchange) and not exchange.response_complete and exchange.call is not None:
-            self._dispatcher.cancel(exchange.call)
+        if isinstance(exchange, Exchange) and not exchange.response_complete:
+            self.abandon(exchange)
         if self._watch is not None:
             self._watch.cancel()
         super().connection_lost(exc)
+
+    def abandon(self, exchange: Exchange) -> None:
+        """Nobody wants the rest of this answer."""
+        if exchange.call is not None:
+            self._dispatcher.cancel(exchange.call)
 
     def _watch_head(self) -> None:
         """Close a connection whose client takes too long to send a request's head: one timer, not one per request."""

@@ -264,6 +264,7 @@ def test_errors_of_requests_in_one_piece(gateway: Gateway) -> None:
             ("errors", b'{"fail": "no tea"}', b"", b"500"),
             ("nobody", b"{}", b"", b"404"),
             ("errors", b"{}", b"samovar-timeout-ms: x\r\n", b"400"),
+            ("errors", b'{"stream": 50}', b"", b"502"),
             ("errors", b'{"sleep_s": 9}', b"samovar-timeout-ms: 50\r\n", b"504"),
         ):
             [(answer, document)] = answers_to(connection, [gateway.raw(name, body, head)], 1)
