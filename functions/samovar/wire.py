@@ -83,8 +83,8 @@ class Specialise(Message, array_like=True, tag=5, gc=False):
     """Become an instance (or a template) of the version in `manifest` (JSON bytes). All paths are local, read-only.
 
     code_dir: extracted code archive. weights_dir: directory of weight files, "" if none. layer_dirs: pip layers, first
-    wins. device: "cpu" or "cuda:N". num_threads: torch threads. role "template" loads and warms on one thread, then
-    serves Fork instead of calls.
+    wins. device: "cpu", "cuda:N" or, for several whole devices, "cuda:N,cuda:M". num_threads: torch threads. role
+    "template" loads and warms on one thread, then serves Fork instead of calls.
     """
 
     manifest: bytes

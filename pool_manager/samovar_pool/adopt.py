@@ -29,8 +29,8 @@ async def adopt_zygotes(backend: LocalBackend) -> None:
     """
     notes = [note for note in _alive(backend) if note.kind == "zygote"]
     await asyncio.gather(*(_adopt_zygote(backend, note) for note in notes))
-    if BASE_ENVIRONMENT not in backend.zygotes:
-        backend.start_environment(BASE_ENVIRONMENT)
+    if backend.zygotes.get(BASE_ENVIRONMENT) is None:
+        backend.zygotes.start(BASE_ENVIRONMENT)
 
 
 async def adopt(backend: LocalBackend, catalogue: Catalogue) -> None:
@@ -39,8 +39,7 @@ async def adopt(backend: LocalBackend, catalogue: Catalogue) -> None:
     processes = [note for note in _alive(backend) if note.kind != "zygote"]
     await asyncio.gather(*(_adopt_process(backend, note, catalogue) for note in processes))
     backend.preparer.unpin_all_but(set(backend.instances))
-    zygotes = {"zygote", *(zygote.key for zygote in backend.zygotes.values())}  # the base one may still be starting
-    backend.run.remove_strays(zygotes | set(backend.instances))
+    backend.run.remove_strays(backend.zygotes.keys() | set(backend.instances))
     if processes:
         logger.info("adopted %d of %d processes of an earlier manager", len(backend.instances), len(processes))
 
@@ -57,7 +56,7 @@ def _alive(backend: LocalBackend) -> list[Note]:
 
 
 async def _adopt_zygote(backend: LocalBackend, note: Note) -> None:
-    zygote = backend.new_zygote(note.environment)
+    zygote = backend.zygotes.new(note.environment)
     try:
         await zygote.adopt(note, ANSWER_S)
     except (OSError, TimeoutError) as error:
@@ -65,7 +64,7 @@ async def _adopt_zygote(backend: LocalBackend, note: Note) -> None:
         procfs.kill(note.pid, note.start_ticks)
         backend.run.forget(note.instance_id)
     else:
-        backend.adopt_zygote(note.environment, zygote)
+        backend.zygotes.adopted(zygote)
 
 
 async def _adopt_process(backend: LocalBackend, note: Note, catalogue: Catalogue) -> None:

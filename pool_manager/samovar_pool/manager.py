@@ -120,7 +120,7 @@ class Manager:
             case ForkBlank():
                 self.backend.fork_blank(action.environment, action.device)
             case StartEnvironment():
-                self.backend.start_environment(action.environment)
+                self.backend.zygotes.start(action.environment)
             case Specialise():
                 self._specialise(action, self._catalogue.versions[action.ref], now_s)
             case ForkTemplate():

@@ -80,7 +80,7 @@ class Observer:
             instances=instances,
             devices=self.device_views(by_ref),
             blank_targets=self.blank_targets(now_s),
-            environments_ready=self._backend.environments_ready(),
+            environments_ready=self._backend.zygotes.ready(),
             memory_budget_bytes=self._budget_bytes,
             min_residency_s=self._settings.min_residency_s,
         )

@@ -25,7 +25,7 @@ from samovar_pool.backends.base import BootError, Listener
 from samovar_pool.backends.control import connect
 from samovar_pool.backends.instance import Instance
 from samovar_pool.backends.rundir import RunDir
-from samovar_pool.backends.zygote import Zygote
+from samovar_pool.backends.zygotes import Zygotes
 from samovar_pool.logs import tail
 from samovar_pool.model import BASE_ENVIRONMENT, CPU, InstanceView, Role
 from samovar_pool.prepare import Prepared, Preparer, boot_error
@@ -36,7 +36,6 @@ logger = logging.getLogger("samovar.pool")
 
 EXIT_WAIT_S = 0.2  # the zygote's word on how a child ended comes a moment after its connection closed
 DRAIN_ANSWER_S = 2.0
-ZYGOTE_RETRY_S = 2.0
 FETCH_FAILED = "its files could not be fetched"
 
 ForkCall = Callable[[wire.Fork, int, int, Callable[[wire.Forked], None]], None]
@@ -60,16 +59,20 @@ class LocalBackend:
         cpu_plan: Callable[[str], CpuPlan],
     ) -> None:
         self.instances: dict[str, Instance] = {}
-        self.zygotes: dict[str, Zygote] = {}
         self.run = run
         self.preparer = preparer
         self.simulated = simulated
         self.stopping = False
         self._listener = listener
-        self._preload = preload
         self._cpu_plan = cpu_plan
-        self._starting_zygotes: set[str] = set()
-        self._zygote_retry_at_s: dict[str, float] = {}
+        self.zygotes = Zygotes(
+            run,
+            preload,
+            preparer.layer_dirs_of_environment,
+            spawn=self.spawn,
+            on_exited=self.exited,
+            on_changed=listener.backend_changed,
+        )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._by_pid: dict[int, Instance] = {}
 
@@ -77,43 +80,9 @@ class LocalBackend:
 
     def views(self) -> list[InstanceView]:
         """Return every live process as decisions see it."""
-        generations = {name: zygote.generation for name, zygote in self.zygotes.items()}
-        return [i.view(generations.get(i.environment, 0)) for i in self.instances.values()]
-
-    def environments_ready(self) -> frozenset[str]:
-        """Return the environments whose zygote can fork now."""
-        return frozenset(name for name, zygote in self.zygotes.items() if zygote.ready)
+        return [i.view(self.zygotes.generation(i.environment)) for i in self.instances.values()]
 
     # ---- orders ----------------------------------------------------------------------------------------------------
-
-    def start_environment(self, environment: str) -> None:
-        """Start the zygote of an environment unless one runs, starts, or failed a moment ago."""
-        zygote = self.zygotes.get(environment)
-        too_early = time.monotonic() < self._zygote_retry_at_s.get(environment, 0.0)
-        if environment in self._starting_zygotes or too_early or (zygote is not None and zygote.ready):
-            return
-        self._starting_zygotes.add(environment)
-        self.spawn(self._start_zygote(environment))
-
-    async def _start_zygote(self, environment: str) -> None:
-        zygote = self.new_zygote(environment)
-        started_s = time.monotonic()
-        try:
-            await zygote.start(self._preload, self.preparer.layer_dirs_of_environment(environment))
-        except (OSError, TimeoutError) as error:
-            logger.error("zygote %s did not start: %s", environment or "base", error or "it did not answer in time")
-            self._zygote_retry_at_s[environment] = time.monotonic() + ZYGOTE_RETRY_S
-            zygote.stop()
-        else:
-            self.zygotes[environment] = zygote
-            logger.info("zygote %s is up after %.1f s", environment or "base", time.monotonic() - started_s)
-        finally:
-            self._starting_zygotes.discard(environment)
-            self._listener.backend_changed()
-
-    def adopt_zygote(self, environment: str, zygote: Zygote) -> None:
-        """Own a zygote that an earlier manager started."""
-        self.zygotes[environment] = zygote
 
     def adopt_instance(self, instance: Instance) -> None:
         """Own a process that an earlier manager had forked; it is not connected yet."""
@@ -122,14 +91,10 @@ class LocalBackend:
         if instance.version is not None:
             self.preparer.pin(instance.version, instance.instance_id)
 
-    def new_zygote(self, environment: str) -> Zygote:
-        """Return a zygote object that is not started, wired to this backend."""
-        return Zygote(environment, self.run, self.exited, self._zygote_lost)
-
     def fork_blank(self, environment: str, device: str) -> None:
         """Fork one more blank; the listener hears when it is there."""
         zygote = self.zygotes.get(environment)
-        if zygote is not None and zygote.ready:
+        if zygote is not None:
             instance = self._new_instance(environment, (device,))
             instance.generation = zygote.generation
             self._fork(instance, zygote.fork)
@@ -383,14 +348,6 @@ class LocalBackend:
             return
         self._tell_boot_failed(instance, describe_end(instance), "load")
 
-    def _zygote_lost(self, zygote: Zygote) -> None:
-        if self.zygotes.get(zygote.name) is zygote:
-            del self.zygotes[zygote.name]
-            self.run.forget(zygote.key)
-            if not self.stopping:
-                logger.error("zygote %s ended; starting another", zygote.name or "base")
-            self._listener.backend_changed()
-
     # ---- time ------------------------------------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> None:
@@ -449,16 +406,14 @@ class LocalBackend:
         while self.instances:
             self.tick(time.monotonic())
             await asyncio.sleep(0.02)
-        for zygote in list(self.zygotes.values()):
-            zygote.stop()
+        self.zygotes.stop()
         await self._cancel_tasks()
 
     async def leave(self) -> None:
         """Close every connection and leave all processes running, for the next manager to adopt."""
         self.stopping = True
+        self.zygotes.leave()
         await self._cancel_tasks()
-        for zygote in self.zygotes.values():
-            zygote.disconnect()
 
     async def _cancel_tasks(self) -> None:
         tasks = list(self._tasks)
