@@ -6,7 +6,6 @@ Children get their settings in a 0600 file, never in arguments or the environmen
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import sys
 import time
@@ -16,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from samovar.errors import ConfigError
+from samovar.errors import ConfigError, InvalidInput
 from samovar.settings import PREFIX, Secret, Settings
+from samovar_storage.apikeys import new_token, split_token
 from samovar_storage.embedded.folder import write_private
 from samovar_storage.live import connect_sync
 from samovar_up.child import ChildSpec
@@ -56,7 +56,7 @@ def make(settings: UpSettings, passed_on: Mapping[str, Any], reporter: Reporter)
     stores = Stores(settings)
     settings = stores.settings
     settings = msgspec.structs.replace(settings, node=settings.node or socket.gethostname())
-    admin_key = str(passed_on.get("admin_key") or _admin_key(settings.data_dir))
+    admin_key = _admin_key(settings.data_dir, str(passed_on.get("admin_key") or ""))
     path = settings.data_dir / SETTINGS_FILE
     write_secret_file(path, dict(passed_on) | child_settings(settings, admin_key))
     client = connect_sync(settings.redis_url.reveal())
@@ -134,14 +134,20 @@ def _read_object(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read the settings file {path}: {error}") from error
 
 
-def _admin_key(data_dir: Path) -> str:
-    """Return the admin key of this data folder, made on the first start."""
+def _admin_key(data_dir: Path, given: str) -> str:
+    """Return the admin key: the given one, else this data folder's, which is made on the first start."""
+    if given:
+        try:
+            split_token(given)
+        except InvalidInput as error:
+            raise ConfigError(f"admin_key: {error.detail}") from error
+        return given
     path = data_dir / CONNECTION_FILE
     if path.exists():
         stored = _read_object(path).get("admin_key")
         if isinstance(stored, str) and stored:
             return stored
-    admin_key = f"sv_{secrets.token_hex(6)}_{secrets.token_urlsafe(32).replace('_', '-')}"
+    admin_key = new_token()
     write_secret_file(path, {"url": "", "admin_key": admin_key})
     return admin_key
 

@@ -11,6 +11,7 @@ import redis as redis_sync
 from support.journeys import Caller
 from support.platform import Platform, end, environment, start, wait_ready
 from support.processes import processes_mentioning
+from support.stores import Stores
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -77,5 +78,27 @@ def test_a_stop_while_coming_up_leaves_nothing_behind(short_path: Path) -> None:
         ours = platform.tree()
         assert platform.stop(signal.SIGTERM) == 0
         assert_nothing_left(ours, short_path / "data")
+    finally:
+        end(platform)
+
+
+def test_a_platform_on_stores_of_ones_own(short_path: Path, stores: Stores) -> None:
+    """No embedded store is started; the bucket is made; stopping leaves the stores running."""
+    environ = environment(
+        SAMOVAR_REDIS_URL=stores.redis_url,
+        SAMOVAR_S3_ACCESS_KEY=stores.s3_access_key,
+        SAMOVAR_S3_SECRET_KEY=stores.s3_secret_key,
+    )
+    flags = ("--s3-endpoint", stores.s3_endpoint, "--s3-bucket", stores.s3_bucket)
+    platform = start(short_path / "data", *flags, environ=environ)
+    try:
+        with Caller.of(wait_ready(platform)) as caller:
+            caller.deploy("echo_sum")
+            assert caller.answer("echo-sum", {"values": [4, 4]}) == 8
+        names = {process.name() for process in psutil.Process(platform.process.pid).children()}
+        assert not [name for name in names if "valkey" in name or "weed" in name]
+        assert platform.stop() == 0
+        with redis_sync.Redis.from_url(stores.redis_url) as client:
+            assert client.hexists("sv:functions", "echo-sum")
     finally:
         end(platform)

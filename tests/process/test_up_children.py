@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -80,6 +81,40 @@ async def test_a_child_that_ignores_its_end_is_killed_when_its_time_is_over(star
     assert identity is not None
     await child.stop(asyncio.Event())
     assert not procfs.is_alive(identity)
+
+
+# in a process of its own: a supervisor ends every descendant that is left, and the test's other servers are ours
+REFUSED = """
+import asyncio, os, sys
+from pathlib import Path
+from samovar.errors import ConfigError
+from samovar_up.child import ChildSpec
+from samovar_up.plan import Plan
+from samovar_up.report import JsonReporter
+from samovar_up.supervisor import Supervisor
+
+folder = Path(sys.argv[1])
+code = "import sys; print('the kettle is on fire', flush=True); sys.exit(10)"
+gateway = ChildSpec(
+    name="gateway", argv=(sys.executable, "-c", code), environ=dict(os.environ), log_path=folder / "gateway.log",
+    stop_timeout_s=5,
+)
+plan = Plan(
+    stages=[[gateway]], missing=lambda: ["everything"], announce=print, ready_timeout_s=30, logs_dir=folder
+)
+try:
+    asyncio.run(Supervisor(plan, JsonReporter(), folder).run())
+except ConfigError as error:
+    sys.exit(error.detail)
+"""
+
+
+def test_a_child_that_refuses_its_settings_ends_the_start_with_its_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", REFUSED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == "the kettle is on fire", done.stderr
+    assert "Traceback" not in done.stderr
+    assert leftovers.read(tmp_path) == []
 
 
 async def test_a_recorded_process_of_a_killed_supervisor_is_ended_and_no_other(start: Start, tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ def test_an_unreachable_s3(short_path: Path) -> None:
         (("--simulate-gpus", "many"), {}, "simulate_gpus"),
         ((), {"SAMOVAR_MIN_BLANKS": "-1"}, "SAMOVAR_MIN_BLANKS"),
         (("--config", "/nowhere/settings.json"), {}, "/nowhere/settings.json"),
+        ((), {"SAMOVAR_ADMIN_KEY": "not a key"}, "admin_key"),
     ],
 )
 def test_a_bad_setting_is_named(short_path: Path, flags: tuple[str, ...], environ: dict[str, str], named: str) -> None:
