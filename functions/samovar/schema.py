@@ -49,7 +49,8 @@ class Input:
         except msgspec.ValidationError as error:
             raise _invalid(str(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise RequestError(f"the body is not valid JSON: {error}") from None
+            what = f"not valid JSON: {error}" if body else "empty, and the function needs an input"
+            raise RequestError(f"the body is {what}") from None
         except RecursionError:
             raise RequestError("the body is nested too deeply") from None
         item = self._item

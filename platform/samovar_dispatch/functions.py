@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from samovar.errors import FunctionNotFound
 from samovar_dispatch.call import Version
 from samovar_dispatch.dispatcher import Dispatcher
 from samovar_dispatch.routing import choose, cumulative
@@ -68,3 +69,9 @@ def near_names(name: str, known: Iterable[str]) -> list[str]:
         return []
     similar = sorted((abs(len(other) - len(name)), other) for other in known if abs(len(other) - len(name)) <= 3)
     return difflib.get_close_matches(name, [other for _, other in similar[:MAX_NEAR_CANDIDATES]], n=3)
+
+
+def unknown_function(name: str, near: list[str]) -> FunctionNotFound:
+    """Return the error for a name nobody registered, with the known names it may have been meant for."""
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return FunctionNotFound(f"there is no function named {name[:100]!r}{hint}", near=near)

@@ -25,18 +25,24 @@ MAX_RETRY_S = 1.0
 class Membership:
     """Follows instance records; tells the dispatcher through the connections it makes.
 
-    peer: how this gateway introduces itself to instances.
+    peer: how this gateway introduces itself to instances. states: of every instance the manager spoke of and that is
+    not gone, its ref ("" for a blank) and its state, for those who count.
     """
 
     def __init__(self, dispatcher: Dispatcher, peer: str) -> None:
         self._dispatcher = dispatcher
         self._peer = peer
+        self.states: dict[str, tuple[str, str]] = {}
         self._records: dict[str, InstanceRecord] = {}
         self._links: dict[str, asyncio.Task[None]] = {}
         self._connections: dict[str, InstanceConnection] = {}
 
     def put(self, record: InstanceRecord) -> None:
         """The manager says this about one instance: a ready one is connected at once, others get no more calls."""
+        if record.state == State.GONE:
+            self.states.pop(record.instance_id, None)
+        else:
+            self.states[record.instance_id] = (record.ref, record.state)
         if record.state == State.READY and record.ref and record.address:
             self._records[record.instance_id] = record
             self._link(record)
@@ -49,6 +55,7 @@ class Membership:
     def replace(self, records: Iterable[InstanceRecord]) -> None:
         """These are all the instances Redis knows. Those connected but unknown there stay until they end."""
         known = {record.instance_id: record for record in records}
+        self.states = {}
         for instance_id in self._records.keys() - known.keys() - self._connections.keys():
             del self._records[instance_id]
         for record in known.values():

@@ -53,7 +53,9 @@ def create_router(state: GatewayState, admin: Admin) -> Litestar:
     return Litestar(
         route_handlers=[livez, readyz, metrics.metrics_route, *admin.handlers],
         exception_handlers={SamovarError: on_error, HTTPException: on_http_error, Exception: on_bug},
-        state=State({"gateway": state, "admin": admin.services, "metrics": metrics.registry(state.dispatcher)}),
+        state=State(
+            {"gateway": state, "admin": admin.services, "metrics": metrics.registry(state.dispatcher, state.membership)}
+        ),
         openapi_config=None,
         logging_config=None,
         request_max_body_size=state.settings.max_body_bytes,

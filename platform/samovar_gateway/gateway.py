@@ -41,7 +41,7 @@ class Gateway:
         self._demand = DemandWriter(gateway_id)
         dispatcher = Dispatcher(asyncio.get_running_loop(), self._demand.notice)
         functions = FunctionTable(dispatcher)
-        self._membership = Membership(dispatcher, gateway_id)
+        membership = Membership(dispatcher, gateway_id)
         self._sync_redis = connect_sync(settings.redis_url.reveal())
         objects = ObjectStore.from_settings(settings)
         self.state = GatewayState(
@@ -52,8 +52,9 @@ class Gateway:
             keys=KeyTable(),
             dispatcher=dispatcher,
             functions=functions,
+            membership=membership,
         )
-        self._mirror = Mirror(self.state.redis, dispatcher, functions, self._membership)
+        self._mirror = Mirror(self.state.redis, dispatcher, functions, membership)
         self._admin = Admin(self.state)
         self._sweeper = Sweeper(dispatcher, settings.body_timeout_s)
         self._stop = asyncio.Event()
@@ -120,7 +121,7 @@ class Gateway:
         for part in parts:
             part.cancel()
         await asyncio.gather(*parts, return_exceptions=True)
-        await self._membership.close()
+        await self.state.membership.close()
         self._admin.close()
         await self.state.redis.aclose()
         self._sync_redis.close()

@@ -22,6 +22,7 @@ from samovar.errors import (
 )
 from samovar.wire import Result
 from samovar_dispatch.call import Call, Outcome
+from samovar_dispatch.functions import unknown_function
 from samovar_dispatch.stream import ChunkStream
 from samovar_gateway import problems
 from samovar_gateway.admission import Admission, answer_headers, refusal_headers
@@ -119,5 +120,4 @@ async def _refuse(error: SamovarError, request_id: bytes, send: Send, unread: Re
 
 async def _unknown(state: GatewayState, name: str) -> FunctionNotFound:
     near = await asyncio.to_thread(state.functions.near, name)
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-    return FunctionNotFound(f"there is no function named {name!r}{hint}", near=near)
+    return unknown_function(name, near)

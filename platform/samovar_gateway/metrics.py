@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
@@ -13,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from samovar_dispatch.call import Version
 from samovar_dispatch.dispatcher import Dispatcher
+from samovar_dispatch.membership import Membership
 from samovar_dispatch.stats import LATENCY_BOUNDS_S
 
 LABELS = ["function", "version"]
@@ -20,10 +22,11 @@ BOUNDS = [*map(str, LATENCY_BOUNDS_S), "+Inf"]
 
 
 class DispatchCollector(Collector):
-    """Reads a dispatcher's counters. Versions that were never called are left out."""
+    """Reads a dispatcher's counters, and the instances it heard of. Versions that were never called are left out."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, membership: Membership) -> None:
         self._dispatcher = dispatcher
+        self._membership = membership
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family."""
@@ -41,6 +44,7 @@ class DispatchCollector(Collector):
         yield _gauge("samovar_queued", "Calls waiting for a slot now", [(v, v.num_queued) for v in versions])
         yield _gauge("samovar_running", "Calls instances hold now", [(v, v.num_running) for v in versions])
         yield _gauge("samovar_ready_instances", "Instances connected now", [(v, len(v.members)) for v in versions])
+        yield _instances(self._membership.states.values())
         late = CounterMetricFamily("samovar_late_replies", "Answers nobody waited for any more, dropped")
         late.add_metric([], self._dispatcher.late_replies)
         yield late
@@ -80,11 +84,21 @@ def _gauge(name: str, text: str, values: Iterable[tuple[Version, int]]) -> Metri
     return family
 
 
-def registry(dispatcher: Dispatcher) -> CollectorRegistry:
+def _instances(known: Iterable[tuple[str, str]]) -> Metric:
+    """Every gateway counts all instances of the platform: take the maximum over gateways, not the sum."""
+    text = "Instances by state as the pool manager last said; blank ones have no function"
+    family = GaugeMetricFamily("samovar_instances", text, labels=[*LABELS, "state"])
+    for (ref, state), count in sorted(Counter(known).items()):
+        name, _, version = ref.rpartition("@")
+        family.add_metric([name, version, str(state)], count)
+    return family
+
+
+def registry(dispatcher: Dispatcher, membership: Membership) -> CollectorRegistry:
     """Return the metrics of this process: the dispatcher's, and the process's own memory, CPU and files."""
     metrics = CollectorRegistry()
     ProcessCollector(registry=metrics)
-    metrics.register(DispatchCollector(dispatcher))
+    metrics.register(DispatchCollector(dispatcher, membership))
     return metrics
 
 

@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 
 from samovar_dispatch.dispatcher import Dispatcher
 from samovar_dispatch.functions import FunctionTable
+from samovar_dispatch.membership import Membership
 from samovar_gateway.auth import KeyTable
 from samovar_gateway.settings import GatewaySettings
 
@@ -31,5 +32,6 @@ class GatewayState:
     keys: KeyTable
     dispatcher: Dispatcher
     functions: FunctionTable
+    membership: Membership
     listening: bool = False
     draining: bool = False

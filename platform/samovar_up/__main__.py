@@ -66,7 +66,7 @@ def _flags() -> dict[str, str]:
         for variable, default, description in describe(process):
             name = variable.removeprefix(PREFIX).lower()
             if name not in _NO_FLAG:
-                found.setdefault(name, f"{description} [{default}]")
+                found.setdefault(name, f"{description} [{default}]" if default else description)
     return found
 
 

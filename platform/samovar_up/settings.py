@@ -16,6 +16,9 @@ class UpSettings(StoreSettings, frozen=True, kw_only=True):
     redis_url: Annotated[Secret, Meta(description="Your own Redis or Valkey; empty runs an embedded Valkey")] = Secret(
         ""
     )
+    s3_endpoint: Annotated[
+        str, Meta(description="URL of your own S3; empty runs an embedded SeaweedFS, or means AWS when keys are given")
+    ] = ""
     host: Annotated[str, Meta(description="Address the gateway listens on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port the gateway listens on; 0 picks a free one")] = 8080
     ready_timeout_s: Annotated[float, Meta(gt=0, description="Longest wait for the platform to be ready, seconds")] = (

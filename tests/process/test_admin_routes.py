@@ -200,7 +200,7 @@ def test_bodies_that_are_wrong(admin: httpx.Client) -> None:
     problem(admin.get("/v1/nothing"), 404, "not_found")
     problem(admin.put("/v1/functions"), 405, "method_not_allowed")
     near = problem(admin.get("/v1/functions/brokenn"), 404, "function_not_found")
-    assert near["near"] == ["broken"] and "did you mean broken?" in near["detail"]
+    assert near["near"] == ["broken"] and "did you mean 'broken'?" in near["detail"]
 
 
 def test_uploads_are_verified_and_deduplicated(admin: httpx.Client) -> None:

@@ -23,8 +23,12 @@ def logs(session: Session, name: str, follow: bool, num_lines: int) -> None:
     """Show the last lines that NAME printed, the newest last."""
     path = f"/v1/functions/{quote(name, safe='')}/logs?lines={num_lines}&follow={int(follow)}"
     with session.client.lines("GET", path, timeout_s=None if follow else 30.0) as (_, lines):
+        is_silent = True
         for line in lines:
+            is_silent = False
             click.echo(line if session.as_json else _text(json.loads(line)))
+    if is_silent and num_lines:
+        session.note(f"{name} has printed nothing yet")
 
 
 def _text(entry: dict[str, Any]) -> str:

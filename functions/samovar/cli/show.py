@@ -43,6 +43,8 @@ def ps(session: Session, name: str | None) -> None:
     found = session.get("/v1/instances")
     if name is not None:
         found = [instance for instance in found if instance.get("ref", "").rpartition("@")[0] == name]
+        if not found:
+            session.get(function_path(name))  # a name that is not known at all is an error, with those it may mean
     now_s = time.time()
     session.emit(found, lambda: _instances_table(found, now_s))
 

@@ -13,7 +13,7 @@ import msgspec
 
 from samovar.errors import FunctionNotFound, InvalidInput
 from samovar.spec import Manifest, Route, Scaling
-from samovar_dispatch.functions import near_names
+from samovar_dispatch.functions import near_names, unknown_function
 from samovar_gateway.admin.manifests import blobs_of, check_manifest
 from samovar_gateway.admin.requests import AnyRequest, invalid
 from samovar_gateway.admin.workers import Workers
@@ -85,9 +85,7 @@ class Services:
         await self._arrives(lambda: name not in self.state.functions.entries)
 
     async def _not_found(self, name: str) -> FunctionNotFound:
-        near = near_names(name, self.state.functions.entries)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        return FunctionNotFound(f"no function named {name[:100]!r}{hint}", near=near)
+        return unknown_function(name, near_names(name, self.state.functions.entries))
 
     def _check_blobs(self, manifest: Manifest) -> None:
         for blob in blobs_of(manifest):
