@@ -105,8 +105,9 @@ class Preparer:
         self._in_order(lambda: self._cache.prune(owners))
 
     def close(self) -> None:
-        """Finish writing pins."""
+        """Finish writing pins and stop reading ahead."""
         self._pinning.shutdown()
+        self._cache.close()
 
     def _in_order(self, work: Callable[[], object]) -> None:
         self._pinning.submit(work).add_done_callback(_log_failure)
