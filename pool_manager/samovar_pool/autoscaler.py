@@ -209,7 +209,7 @@ class VersionScaler:
 
     def is_quiet(self, now_s: float) -> bool:
         """Return whether nothing has been wanted for so long that this memory may be dropped."""
-        return self._demand.last() == 0 and now_s - self._last_demand_at_s > 10 * STABLE_WINDOW_S
+        return self._demand.last() == 0 and now_s - self._last_demand_at_s > STABLE_WINDOW_S + PANIC_WINDOW_S
 
     def decide(
         self, now_s: float, scaling: Scaling, target_concurrency: float, ready: int, starting: int, warm: int = 0

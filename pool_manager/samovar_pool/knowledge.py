@@ -7,6 +7,7 @@ This module does not know Redis or processes.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 
 from samovar_pool.autoscaler import VersionScaler
 from samovar_pool.backoff import Backoff
@@ -18,7 +19,8 @@ DEFAULT_BOOT_S = 1.0
 
 
 class Knowledge:
-    """Per version, by ref. `claims` are the times of recent claims of blanks, by device."""
+    """Per version, by ref. claims: the times of recent claims of blanks, by device. to_prepare: versions just deployed
+    that are to get a template before anybody calls them, oldest first."""
 
     def __init__(self) -> None:
         self.scalers: dict[str, VersionScaler] = {}
@@ -28,6 +30,7 @@ class Knowledge:
         self.claims: dict[str, deque[float]] = {}
         self.missing_since_s: dict[str, float] = {}
         self.may_template: set[str] = set()
+        self.to_prepare: dict[str, None] = {}
         self._boot_s: dict[str, float] = {}
 
     def scaler(self, ref: str, now_s: float) -> VersionScaler:
@@ -59,10 +62,13 @@ class Knowledge:
         for known in (self.scalers, self._boot_s, self.missing_since_s):
             known.pop(ref, None)
         self.may_template.discard(ref)
+        self.to_prepare.pop(ref, None)
         self.backoff.succeed(ref)
         self.ledger.forget(ref)
 
-    def prune(self, now_s: float) -> None:
-        """Drop the scalers of versions that nobody wanted for long."""
-        for ref in [ref for ref, scaler in self.scalers.items() if scaler.is_quiet(now_s)]:
+    def prune(self, now_s: float, running: Collection[str]) -> None:
+        """Drop the scalers of versions that nobody wanted lately and that have nothing running: new ones would decide
+        the same."""
+        quiet = [ref for ref, scaler in self.scalers.items() if ref not in running and scaler.is_quiet(now_s)]
+        for ref in quiet:
             del self.scalers[ref]

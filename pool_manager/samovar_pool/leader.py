@@ -15,11 +15,12 @@ from pathlib import Path
 import redis.asyncio as redis_async
 
 from samovar.errors import DataDirHeld, SamovarError
-from samovar_storage import keys, live
+from samovar_storage import live
 
 logger = logging.getLogger("samovar.pool")
 
 RETRY_S = 0.2
+RENEW_S = 2.0
 
 
 class NodeLock:
@@ -53,7 +54,10 @@ class NodeLock:
 
 
 class Lease:
-    """The lease in Redis. `on_lost` is called if another manager took it."""
+    """The lease in Redis, over a client of its own: `redis` is closed by `release`.
+
+    `on_lost` is called if another manager took it.
+    """
 
     def __init__(self, redis: redis_async.Redis, lock: NodeLock, on_lost: Callable[[], None]) -> None:
         self.token: int | None = None
@@ -81,9 +85,10 @@ class Lease:
             await asyncio.sleep(RETRY_S)
 
     async def keep(self) -> None:
-        """Renew for ever. Without Redis nobody can take it either; after a flush it is taken again."""
+        """Renew for ever. Without Redis nobody can take it either; one that ran out is ours again if nobody led since;
+        after a flush it is taken anew."""
         while True:
-            await asyncio.sleep(keys.LEASE_LIFETIME_S / 3)
+            await asyncio.sleep(RENEW_S)
             try:
                 if self.token is not None and not await live.renew_lease(self._redis, self.token):
                     await self._retake()
@@ -97,7 +102,7 @@ class Lease:
             return
         self.token = token
         self._lock.remember(token)
-        logger.warning("took the lease again; it had run out or was flushed")
+        logger.warning("took the lease anew: Redis had lost it")
 
     async def release(self) -> None:
         """Let another manager lead at once."""
@@ -106,3 +111,4 @@ class Lease:
                 await live.release_lease(self._redis, self.token)
             except SamovarError as error:
                 logger.warning("the lease was not released: %s", error.detail)
+        await self._redis.aclose()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -65,6 +66,8 @@ def split_lines(data: bytes, is_last: bool) -> tuple[list[str], int]:
 def read_new(source: Source, at_s: float) -> tuple[list[LogLine], int]:
     """Return a file's new lines, at most MAX_BATCH_BYTES, and the offset after them."""
     try:
+        if os.stat(source.path).st_size == source.offset:
+            return [], source.offset
         with source.path.open("rb") as file:
             size = file.seek(0, 2)
             offset = source.offset if source.offset <= size else size  # it was cut: its end was shipped before

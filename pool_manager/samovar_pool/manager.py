@@ -16,6 +16,7 @@ from samovar_pool import reconciler
 from samovar_pool.backends.base import BootError
 from samovar_pool.backends.instance import Instance
 from samovar_pool.backends.local import LocalBackend
+from samovar_pool.deploys import Deploys
 from samovar_pool.knowledge import Knowledge
 from samovar_pool.logs import LogShipper
 from samovar_pool.model import (
@@ -36,6 +37,8 @@ from samovar_pool.versions import Catalogue, Version
 
 logger = logging.getLogger("samovar.pool")
 
+MAX_PASS_SHARE = 3.0  # a pass that took t is followed by at least 2 t for everything else: news come in crowds
+
 
 class Manager:
     """One node's pool. `wake` makes a pass happen now; `run` ends after `stop_loop`.
@@ -49,6 +52,7 @@ class Manager:
         self.reporter: Reporter
         self.logs: LogShipper
         self.learner: Learner
+        self.deploys: Deploys | None = None
         self._catalogue = catalogue
         self._knowledge = knowledge
         self._tick_s = tick_s
@@ -57,7 +61,7 @@ class Manager:
         self._stopping = False
         self._installing: set[str] = set()
         self._no_template: set[str] = set()
-        self._ticked_at_s = float("-inf")
+        self._ticked_at_s = self._not_before_s = float("-inf")
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
@@ -72,6 +76,7 @@ class Manager:
             self._install_layers(observation.need_layer)
             self.reporter.record(observation, actions, now_s)
             self._tick(observation, now_s)
+            self._not_before_s = now_s + MAX_PASS_SHARE * (time.monotonic() - now_s)
 
     async def _wait(self) -> None:
         try:
@@ -79,11 +84,17 @@ class Manager:
                 await self._wake.wait()
         except TimeoutError:
             pass
+        await asyncio.sleep(self._not_before_s - time.monotonic())
         self._wake.clear()
 
     def wake(self) -> None:
         """Make a pass happen at once."""
         self._wake.set()
+
+    def deployed(self, version: Version) -> None:
+        """Make a version that has just become routed ready for its first call."""
+        if self.deploys is not None:
+            self.deploys.deployed(version)
 
     def stop_loop(self) -> None:
         """End the loop after the pass in progress."""
@@ -98,11 +109,11 @@ class Manager:
         self.backend.tick(now_s)
         self.reporter.statuses(observation, now_s)
         self.learner.tick(observation.snapshot)
-        self._knowledge.prune(now_s)
-        self._forget_versions(observation)
-
-    def _forget_versions(self, observation: Observation) -> None:
         running = {instance.ref for instance in observation.snapshot.instances}
+        self._knowledge.prune(now_s, running)
+        self._forget_versions(observation, running)
+
+    def _forget_versions(self, observation: Observation, running: set[str]) -> None:
         for ref, decision in observation.decisions.items():
             version = self._catalogue.versions.get(ref)
             if version is not None and not version.routed and ref not in running and decision.target == 0:
@@ -144,6 +155,8 @@ class Manager:
         self.backend.specialise(action.instance_id, version, action.devices, action.role, claim_ms)
         instance = self.backend.instances.get(action.instance_id)
         if instance is not None:
+            if instance.role == "template":
+                self.reporter.gone(instance)  # it was published as a blank; no gateway calls a template
             self.logs.follow(instance.instance_id, action.ref, self.backend.run.log_path(instance.instance_id), True)
 
     def _drain(self, action: DrainInstance, now_s: float) -> None:
@@ -181,6 +194,8 @@ class Manager:
         """Publish it first, then learn from it."""
         if instance.role == "instance":
             self.reporter.instance(instance)
+        if instance.role == "template":
+            self._knowledge.to_prepare.pop(instance.ref, None)
         if instance.from_template or ready is None:
             self.logs.follow(instance.instance_id, instance.ref, self.backend.run.log_path(instance.instance_id), False)
         if ready is not None:
@@ -212,12 +227,27 @@ class Manager:
     def boot_failed(self, instance: Instance, error: BootError) -> None:
         """Back off, and tell those who wait. A template that fails only means that there will be none."""
         if instance.role == "template":
-            logger.info("no template of %s: %s", error.ref, error.detail)
-            self._no_template.add(error.ref)
-            self._knowledge.may_template.discard(error.ref)
+            self._no_template_of(error)
         else:
             self._fail(error, time.monotonic())
         self.wake()
+
+    def _no_template_of(self, error: BootError) -> None:
+        was_deployed = error.ref in self._knowledge.to_prepare
+        self._knowledge.to_prepare.pop(error.ref, None)
+        self._knowledge.may_template.discard(error.ref)
+        if was_deployed and error.phase != "template":
+            self.does_not_load(error)
+        else:
+            logger.info("no template of %s: %s", error.ref, error.detail)
+            self._no_template.add(error.ref)
+
+    def does_not_load(self, error: BootError) -> None:
+        """Tell who deployed the version; calls of it are tried as ever."""
+        version = self._catalogue.versions.get(error.ref)
+        if version is not None and version.routed:
+            logger.warning("%s does not load: %s", error.ref, error.detail)
+            self.reporter.does_not_load(error)
 
     def backend_changed(self) -> None:
         """Look again."""

@@ -47,7 +47,7 @@ class VersionView:
     desired: instances, from the autoscaler. floor: of them, how many an operator asked for. need_bytes: host memory one
     more instance is expected to take. device_need_bytes: the same on its device. reload_cost_s: learned boot time.
     recent_use: invocations a second, lately. retry_at_s: no boot before then (back-off). deleted: drain all, now.
-    make_template: a successful load showed that this version may be a template and none exists.
+    make_template: it has none, and a load showed that it may be one, or it was just deployed.
     """
 
     ref: str

@@ -16,6 +16,7 @@ from samovar_pool import topology
 from samovar_pool.adopt import adopt, adopt_zygotes
 from samovar_pool.backends.local import LocalBackend
 from samovar_pool.backends.rundir import RunDir
+from samovar_pool.deploys import Deploys
 from samovar_pool.devices import find_devices
 from samovar_pool.index import keep_index
 from samovar_pool.knowledge import Knowledge
@@ -72,8 +73,8 @@ class Node:
             preload=preload,
             cpu_plan=lambda device: self._cpu_plan(nodes, device),
         )
-        self.signals = Signals(self._redis, self.catalogue, settings.tick_s, self.manager.wake)
-        self._lease = Lease(self._redis, self._lock, self._lost_lead)
+        self.signals = Signals(self._redis, self.catalogue, settings.tick_s, self.manager.wake, self.manager.deployed)
+        self._lease = Lease(live.connect_async(settings.redis_url.reveal()), self._lock, self._lost_lead)
         self._recorder = Recorder(
             self._redis, lambda: self.manager.reporter.published(), self._lost_lead, lambda: self._lease.token
         )
@@ -81,6 +82,8 @@ class Node:
         manager.backend = self.backend
         manager.reporter = Reporter(name, self.backend, devices, knowledge, self._recorder)
         manager.logs = LogShipper(lambda fn, lines: live.add_logs(self._redis, fn, lines), run.remove_instance)
+        if settings.prepare_on_deploy:
+            manager.deploys = Deploys(self.backend, knowledge, settings.templates, manager.does_not_load, manager.wake)
         manager.learner = Learner(learned, self.backend, manager.wake)
         manager.observer = Observer(
             settings,

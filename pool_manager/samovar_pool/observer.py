@@ -23,7 +23,7 @@ from samovar_pool.signals import Signals
 from samovar_pool.versions import Catalogue, Version
 from samovar_pool.warm_pool import blank_target
 
-BLANK_BYTES = 32 << 20
+SETTLED_FOR_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,16 @@ class Observation:
     snapshot: Snapshot
     decisions: dict[str, ScaleDecision]
     need_layer: list[Version] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What was found of a version that rests at its floor; it holds for a while, so that hundreds cost little."""
+
+    version: Version
+    decision: ScaleDecision
+    view: VersionView
+    at_s: float
 
 
 class Observer:
@@ -56,6 +66,7 @@ class Observer:
         self._facts = facts
         self._gpu_nodes = gpu_nodes
         self._budget_bytes = memory_budget_bytes(settings)
+        self._settled: dict[str, Settled] = {}
 
     def observe(self, now_s: float) -> Observation:
         """Return what is and what should be at `now_s` (monotonic)."""
@@ -70,10 +81,17 @@ class Observer:
             version = self._catalogue.versions.get(ref)
             if version is None:
                 continue
+            settled = self._settled.get(ref)
+            if settled is not None and self._still_holds(settled, version, by_ref[ref], now_s):
+                decisions[ref], views[ref] = settled.decision, settled.view
+                continue
             decisions[ref] = self._scale(version, by_ref[ref], now_s)
             views[ref] = view = self._view(version, by_ref[ref], decisions[ref], now_s)
+            self._settle(version, decisions[ref], view, now_s)
             if view.retry_at_s == math.inf:
                 need_layer.append(version)
+            else:
+                self._catalogue.layer_found(ref)
         snapshot = Snapshot(
             now_s=now_s,
             versions=views,
@@ -93,10 +111,29 @@ class Observer:
             *by_ref,
             *self._catalogue.floors,
             *self._knowledge.scalers,
+            *self._knowledge.to_prepare,
         }
         active |= self._catalogue.with_requirements
         active.discard("")
         return active
+
+    def _settle(self, version: Version, decision: ScaleDecision, view: VersionView, now_s: float) -> None:
+        at_floor = view.floor == decision.target == decision.inputs["ready"]
+        if at_floor and not decision.inputs["demand"] and not view.make_template:
+            self._settled[version.ref] = Settled(version, decision, view, now_s)
+        else:
+            self._settled.pop(version.ref, None)
+
+    def _still_holds(self, settled: Settled, version: Version, instances: list[InstanceView], now_s: float) -> bool:
+        """Return whether a version that rested at its floor does so still: unwanted, with all it should have."""
+        return (
+            settled.version is version
+            and now_s - settled.at_s < SETTLED_FOR_S
+            and not self._signals.demand.get(version.ref)
+            and version.ref not in self._signals.warm
+            and len(instances) == settled.decision.target
+            and all(i.state is State.READY and i.role == "instance" for i in instances)
+        )
 
     def _scale(self, version: Version, instances: list[InstanceView], now_s: float) -> ScaleDecision:
         demand = self._signals.demand.get(version.ref, 0.0) if self._signals.known(now_s) else None
@@ -126,6 +163,8 @@ class Observer:
         scaling = version.scaling
         has_template = any(i.role == "template" for i in instances)
         only_templates = all(i.role == "template" for i in instances)
+        can_grow = scaling.min_instances < scaling.max_instances  # else a template would only wait for a crash
+        may_template = can_grow and (ref in knowledge.may_template or ref in knowledge.to_prepare)
         is_over = not version.routed and decision.target == 0 and only_templates
         return VersionView(
             ref=ref,
@@ -139,7 +178,7 @@ class Observer:
             recent_use=knowledge.scaler(ref, now_s).mean_demand(now_s),
             retry_at_s=math.inf if environment is None else knowledge.backoff.retry_at_s(ref),
             deleted=self._catalogue.is_deleted(ref) or is_over,
-            make_template=ref in knowledge.may_template and not has_template and self._signals.num_queued == 0,
+            make_template=may_template and not has_template and self._signals.num_queued == 0,
         )
 
     def device_views(self, by_ref: dict[str, list[InstanceView]]) -> list[DeviceView]:

@@ -29,6 +29,8 @@ from samovar_pool.model import (
 
 REFILL_DEFER_S = 2.0  # a refill waits this long for a load in progress: forking competes with it for the same cores
 
+MAX_STARTING_BLANKS = 16  # a zygote forks one by one: more at once would only wait, and compete with those that load
+
 BlankKey = tuple[str, str]  # environment, device
 
 
@@ -57,6 +59,7 @@ class _Pass:
         self.snapshot = snapshot
         self.actions: list[Action] = []
         self._by_ref: defaultdict[str, list[InstanceView]] = defaultdict(list)
+        self._held: defaultdict[str, list[InstanceView]] = defaultdict(list)
         self._blanks: defaultdict[BlankKey, list[InstanceView]] = defaultdict(list)
         self._starting_blanks: Counter[BlankKey] = Counter()
         self._wanted_blanks: Counter[BlankKey] = Counter()
@@ -65,10 +68,13 @@ class _Pass:
         for instance in snapshot.instances:
             self._sort_in(instance)
         self._used_bytes = sum(self._expected_bytes(i) for i in snapshot.instances)
+        self._is_loading = any(i.state is State.LOADING for i in snapshot.instances)
 
     def _sort_in(self, instance: InstanceView) -> None:
         if instance.ref:
             self._by_ref[instance.ref].append(instance)
+            if instance.role == "instance" and holds_capacity(instance.state):
+                self._held[instance.ref].append(instance)
         elif instance.state is State.BLANK:
             self._blanks[_blank_key(instance)].append(instance)
         elif instance.state is State.STARTING:
@@ -86,11 +92,8 @@ class _Pass:
         return len(self._holding(ref))
 
     def _holding(self, ref: str) -> list[InstanceView]:
-        return [
-            i
-            for i in self._by_ref.get(ref, ())
-            if i.role == "instance" and holds_capacity(i.state) and i.instance_id not in self._stopping
-        ]
+        held = self._held.get(ref, [])
+        return [i for i in held if i.instance_id not in self._stopping] if self._stopping else held
 
     # ---- fewer -----------------------------------------------------------------------------------------------------
 
@@ -101,8 +104,9 @@ class _Pass:
                 self._remove_deleted(instance)
             return
         surplus = self.num_have(version.ref) - version.desired
-        for victim in surplus_victims(self._holding(version.ref))[: max(0, surplus)]:
-            self._stop(victim, "surplus")
+        if surplus > 0:
+            for victim in surplus_victims(self._holding(version.ref))[:surplus]:
+                self._stop(victim, "surplus")
 
     def _remove_deleted(self, instance: InstanceView) -> None:
         if instance.role == "instance" and instance.state is State.READY:
@@ -232,11 +236,14 @@ class _Pass:
         return next((i for i in self._by_ref.get(ref, ()) if i.role == "template" and i.state in live), None)
 
     def make_template(self, version: VersionView) -> None:
-        """Turn a spare blank into a template of `version`, if nothing else wants blanks, cores or memory now."""
+        """Turn a spare blank into a template of `version`, if nothing else wants blanks, cores or memory now; the last
+        one is left to those who call."""
         key = (version.environment, CPU)
-        busy = self._wanted_blanks or any(i.state is State.LOADING for i in self.snapshot.instances)
+        if not version.make_template or version.deleted or self._wanted_blanks or self._is_loading:
+            return
+        is_last = len(self._blanks[key]) <= min(1, self.snapshot.blank_targets.get(key, 0) - 1)
         fits = self._used_bytes + version.need_bytes <= self.snapshot.memory_budget_bytes
-        if not version.make_template or version.deleted or busy or not fits or not self._blanks[key]:
+        if is_last or not self._blanks[key] or not fits or self.snapshot.now_s < version.retry_at_s:
             return
         if self._template_of(version.ref) is None:
             blank = self._blanks[key].pop(0)
@@ -254,7 +261,8 @@ class _Pass:
 
     def _fill(self, key: BlankKey, quiet: bool) -> None:
         environment, device = key
-        wanted, starting, free = self._wanted_blanks[key], self._starting_blanks[key], self._blanks[key]
+        wanted, starting = min(self._wanted_blanks[key], MAX_STARTING_BLANKS), self._starting_blanks[key]
+        free = self._blanks[key]
         target = self.snapshot.blank_targets.get(key, 0)
         if environment not in self.snapshot.environments_ready:
             if wanted or target:

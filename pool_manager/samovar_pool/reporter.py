@@ -82,6 +82,10 @@ class Reporter:
         self._recorder.boot_failure(failure)
         self._decide(error.ref, "boot_failed", error.code, 0, 0, {"num_failures": num_failures})
 
+    def does_not_load(self, error: BootError) -> None:
+        """Record that a version that was just deployed does not load, though nobody waits for it."""
+        self._decide(error.ref, "prepare", f"does not load: {error.detail}", 0, 0, {})
+
     def boot_succeeded(self, ref: str) -> None:
         """Forget its last failure."""
         if ref in self._failed:
@@ -124,7 +128,8 @@ class Reporter:
     # ---- statuses --------------------------------------------------------------------------------------------------
 
     def statuses(self, observation: Observation, now_s: float) -> None:
-        """Record every active version's status when it changed, and all of them and the node's every few seconds."""
+        """Record every active version's status when it changed, and every few seconds those of versions that have or
+        want something, and the node's."""
         is_due = now_s - self._status_at_s >= STATUS_EVERY_S
         by_ref: defaultdict[str, list[InstanceView]] = defaultdict(list)
         for instance in observation.snapshot.instances:
@@ -139,7 +144,7 @@ class Reporter:
         count = Counter("template" if i.role == "template" else i.state for i in instances)
         starting = count[State.STARTING] + count[State.LOADING]
         facts = (decision.target, count[State.READY], starting, count[State.DRAINING], count["template"])
-        if not is_due and self._reported.get(ref) == facts:
+        if self._reported.get(ref) == facts and not (is_due and any(facts)):
             return
         self._reported[ref] = facts
         status = VersionStatus(

@@ -34,6 +34,9 @@ class PoolSettings(StoreSettings, frozen=True, kw_only=True):
         Literal["unix", "tcp"], Meta(description="How gateways reach instances: unix sockets, or tcp on loopback")
     ] = "unix"
     templates: Annotated[bool, Meta(description="Keep loaded templates to fork further instances from")] = True
+    prepare_on_deploy: Annotated[
+        bool, Meta(description="Fetch a version's files when it is deployed and, with templates, load one at once")
+    ] = True
     preload: Annotated[str, Meta(description="Comma-separated modules to import in the zygote beyond the usual")] = ""
     simulate_gpus: Annotated[
         str, Meta(description="Fake devices for laptops and tests, such as 4x80: four of 80 GiB; empty for real ones")

@@ -11,12 +11,13 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import aclosing
+from typing import Any
 
 import msgspec
 import redis.asyncio as redis_async
 
 from samovar.errors import SamovarError
-from samovar_pool.versions import Catalogue
+from samovar_pool.versions import Catalogue, Version
 from samovar_storage import keys, live
 from samovar_storage.failures import translating
 from samovar_storage.records import FunctionRecord
@@ -27,14 +28,23 @@ logger = logging.getLogger("samovar.pool")
 BUSY_POLL_S = 0.1  # while anything waits: gateways write this often
 INDEX_POLL_S = 0.1  # until the index is built: an empty one is announced by nobody
 UNKNOWN_AFTER_S = 3.0
-WARM_SWEEP_S = 10.0
+WARM_SWEEP_S = 60.0
+WARM_SWEEP_REFS = 200  # of the sweep, read with one look at demand
+SCAN_COUNT = 200  # functions decoded in one go, so that thousands of them leave the event loop free in between
+WOKEN_FOR_S = 60.0
 
 
 class Signals:
-    """The mirror. `on_wake` is called at once, on the event loop, whenever something may have to be done."""
+    """The mirror. `on_wake` is called at once, on the event loop, whenever something may have to be done, `on_deployed`
+    with each version that becomes routed while this runs: not with those that a whole reading of the index finds."""
 
     def __init__(
-        self, redis: redis_async.Redis, catalogue: Catalogue, poll_s: float, on_wake: Callable[[], None]
+        self,
+        redis: redis_async.Redis,
+        catalogue: Catalogue,
+        poll_s: float,
+        on_wake: Callable[[], None],
+        on_deployed: Callable[[Version], None],
     ) -> None:
         self.demand: dict[str, float] = {}
         self.num_queued = 0
@@ -45,7 +55,10 @@ class Signals:
         self._catalogue = catalogue
         self._poll_s = poll_s
         self._on_wake = on_wake
+        self._on_deployed = on_deployed
         self._read_at_s = self._swept_at_s = float("-inf")
+        self._sweep: list[str] = []
+        self._reading = asyncio.Lock()
         self._woken_refs: set[str] = set()
         self._poll_now = asyncio.Event()
 
@@ -67,6 +80,7 @@ class Signals:
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Resync):
+                    self._swept_at_s = float("-inf")
                     await self.reload_functions()
                 elif event.channel == keys.CHANNEL_WAKE:
                     self._woken(event)
@@ -106,42 +120,60 @@ class Signals:
         changed = (fresh, warm) != (self.demand, self.warm)
         self.demand, self.warm = fresh, warm
         self.num_queued = sum(d.queued for d in demand.values())
-        self._read_at_s = time.monotonic()
+        self._read_at_s = now_s = time.monotonic()
+        self.woken_at_s = {ref: at_s for ref, at_s in self.woken_at_s.items() if now_s - at_s < WOKEN_FOR_S}
         if changed:
             self._on_wake()
 
     def _warm_refs(self, now_s: float) -> list[str]:
-        """Return whose warm requests to read: those known and those woken for; all now and then, should one be lost."""
+        """Return whose warm requests to read: those known, those woken for, and some of a slow round of all."""
         woken, self._woken_refs = self._woken_refs, set()
-        if now_s - self._swept_at_s >= WARM_SWEEP_S:
+        if not self._sweep and now_s - self._swept_at_s >= WARM_SWEEP_S:
             self._swept_at_s = now_s
-            return list(self._catalogue.versions)
-        return list({*self.warm, *woken})
+            self._sweep = list(self._catalogue.versions)
+        swept, self._sweep = self._sweep[:WARM_SWEEP_REFS], self._sweep[WARM_SWEEP_REFS:]
+        return list({*self.warm, *woken, *swept})
 
     async def reload_functions(self) -> None:
         """Take over the whole index, if it is built: an empty Redis does not mean that all functions are gone."""
-        try:
-            with translating("the functions"):
-                built = await self._redis.exists(keys.REGISTRY_BUILT)
-                rows = await self._redis.hgetall(keys.FUNCTIONS)
-        except SamovarError as error:
-            logger.warning("functions are not known now: %s", error.detail)
-            return
-        if built:
-            found = {_text(name): _function(data) for name, data in rows.items()}
-            self._catalogue.replace_all({name: record for name, record in found.items() if record is not None})
-            self.has_functions.set()
+        async with self._reading:
+            try:
+                with translating("the functions"):
+                    built = await self._redis.exists(keys.REGISTRY_BUILT)
+                    names = await self._scan_functions() if built else set()
+            except SamovarError as error:
+                logger.warning("functions are not known now: %s", error.detail)
+                return
+            if built:
+                self._catalogue.keep_only(names)
+                self.has_functions.set()
+
+    async def _scan_functions(self) -> set[str]:
+        """Take over every function of the index, a few at a time; return their names."""
+        names: set[str] = set()
+        cursor: int | None = None
+        while cursor != 0:
+            answer: Any = await self._redis.hscan(keys.FUNCTIONS, cursor or 0, count=SCAN_COUNT)
+            cursor, rows = answer
+            for field, data in rows.items():
+                name, record = _text(field), _function(data)
+                if record is not None:
+                    names.add(name)
+                    self._catalogue.update(name, record)
+        return names
 
     async def _reload_function(self, name: str) -> None:
-        try:
-            with translating("a function"):
-                data = await self._redis.hget(keys.FUNCTIONS, name)
-                built = await self._redis.exists(keys.REGISTRY_BUILT)
-        except SamovarError as error:
-            logger.warning("function %s is not known now: %s", name, error.detail)
-            return
-        if data is not None or built:
-            self._catalogue.update(name, _function(data) if data is not None else None)
+        async with self._reading:
+            try:
+                with translating("a function"):
+                    data = await self._redis.hget(keys.FUNCTIONS, name)
+                    built = await self._redis.exists(keys.REGISTRY_BUILT)
+            except SamovarError as error:
+                logger.warning("function %s is not known now: %s", name, error.detail)
+                return
+            if data is not None or built:
+                for version in self._catalogue.update(name, _function(data) if data is not None else None):
+                    self._on_deployed(version)
 
 
 def _text(value: bytes | str) -> str:

@@ -5,6 +5,7 @@ This module does not know Redis: records are handed in as they change.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -69,42 +70,51 @@ class Version:
 class Catalogue:
     """All known versions by ref. Versions the route has left stay known while they have instances.
 
-    floors, with_requirements: refs of routed versions that have them. uses_devices: any routed version does.
+    floors: refs of routed versions that have one. with_requirements: of those that have them, and whose layer was not
+    found yet. A change costs what its function costs, however many others there are.
     """
 
     def __init__(self) -> None:
         self.versions: dict[str, Version] = {}
         self.floors: set[str] = set()
         self.with_requirements: set[str] = set()
-        self.uses_devices = False
+        self._on_devices: set[str] = set()
         self._functions: dict[str, FunctionRecord] = {}
+        self._refs: dict[str, set[str]] = {}
 
-    def update(self, name: str, record: FunctionRecord | None) -> None:
-        """Take over what is now true of a function; None means it was deleted."""
-        self._apply(name, record)
-        self._index()
+    @property
+    def uses_devices(self) -> bool:
+        """Whether any routed version wants an accelerator."""
+        return bool(self._on_devices)
 
-    def _apply(self, name: str, record: FunctionRecord | None) -> None:
+    def update(self, name: str, record: FunctionRecord | None) -> list[Version]:
+        """Take over what is now true of a function, None if it was deleted; return the versions that became routed."""
         if record is not None and self._functions.get(name) == record:
-            return
+            return []
         routed = _versions_of(record) if record is not None else {}
-        for ref, version in list(self.versions.items()):
-            if version.manifest.name == name and ref not in routed:
-                no_floor = msgspec.structs.replace(version.scaling, min_instances=0, buffer_instances=0)
-                self.versions[ref] = Version(version.manifest, no_floor, False)
-        self.versions |= routed
+        fresh = [version for ref, version in routed.items() if not self._is_routed(ref)]
+        for ref in self._refs.get(name, set()) - routed.keys():
+            version = self.versions[ref]
+            no_floor = msgspec.structs.replace(version.scaling, min_instances=0, buffer_instances=0)
+            self._put(Version(version.manifest, no_floor, False))
+        for version in routed.values():
+            self._put(version)
         if record is None:
             self._functions.pop(name, None)
         else:
             self._functions[name] = record
+        return fresh
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Functions that are not among `names` were deleted."""
+        for name in self._functions.keys() - names:
+            self.update(name, None)
 
     def replace_all(self, records: dict[str, FunctionRecord]) -> None:
         """Take over the whole index; functions not in it were deleted."""
-        for name in self._functions.keys() - records.keys():
-            self._apply(name, None)
+        self.keep_only(records)
         for name, record in records.items():
-            self._apply(name, record)
-        self._index()
+            self.update(name, record)
 
     def is_deleted(self, ref: str) -> bool:
         """Return whether the function of `ref` no longer exists at all."""
@@ -112,14 +122,39 @@ class Catalogue:
 
     def forget(self, ref: str) -> None:
         """Drop a version that is unrouted and has nothing left running."""
-        self.versions.pop(ref, None)
-        self._index()
+        version = self.versions.pop(ref, None)
+        if version is not None:
+            name = version.manifest.name
+            self._refs[name].discard(ref)
+            if not self._refs[name]:
+                del self._refs[name]
+            self._sort(ref, None)
 
-    def _index(self) -> None:
-        routed = [version for version in self.versions.values() if version.routed]
-        self.floors = {version.ref for version in routed if version.scaling.min_instances}
-        self.with_requirements = {version.ref for version in routed if version.manifest.requirements}
-        self.uses_devices = any(wants_device(version.manifest.resources) for version in routed)
+    def layer_found(self, ref: str) -> None:
+        """The layer of `ref` is on this node: from now on it needs a look only when it is wanted."""
+        self.with_requirements.discard(ref)
+
+    def _is_routed(self, ref: str) -> bool:
+        version = self.versions.get(ref)
+        return version is not None and version.routed
+
+    def _put(self, version: Version) -> None:
+        self.versions[version.ref] = version
+        self._refs.setdefault(version.manifest.name, set()).add(version.ref)
+        self._sort(version.ref, version if version.routed else None)
+
+    def _sort(self, ref: str, version: Version | None) -> None:
+        """Have `ref` in exactly the sets its routed version belongs to, in none without one."""
+        for refs in (self.floors, self.with_requirements, self._on_devices):
+            refs.discard(ref)
+        if version is None:
+            return
+        if version.scaling.min_instances:
+            self.floors.add(ref)
+        if version.manifest.requirements:
+            self.with_requirements.add(ref)
+        if wants_device(version.manifest.resources):
+            self._on_devices.add(ref)
 
 
 def _versions_of(record: FunctionRecord) -> dict[str, Version]:

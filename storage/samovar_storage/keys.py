@@ -15,7 +15,7 @@
 | sv:decisions:{name}       | list   | newest 100        | pool manager      | Decision (JSON), newest first
 | sv:logs:{name}            | stream | newest ~10,000    | pool manager      | {line: LogLine (JSON)}
 | sv:warm:{ref}             | string | as asked          | gateway (warm)    | WarmRequest (JSON): instances to keep ready until then
-| sv:manager:lease          | string | 5 s, renewed      | pool manager      | fencing token of the leader
+| sv:manager:lease          | string | 15 s, renewed     | pool manager      | fencing token of the leader
 | sv:manager:fence          | int    | none              | pool manager      | last fencing token given out
 | sv:demand:{gateway}       | hash   | 3 s, renewed      | that gateway      | ref → Demand (JSON): queued, running
 | sv:gateways               | zset   | pruned at 10 s    | each gateway      | gateway id by last heartbeat (unix s)
@@ -49,7 +49,7 @@ CHANNEL_BOOT = "sv:ch:boot"
 
 UPLOAD_LIFETIME_S = 24 * 3600
 STATUS_LIFETIME_S = 10
-LEASE_LIFETIME_S = 5
+LEASE_LIFETIME_S = 15  # a manager on a busy core renews late; its successor on the same node does not wait for it
 DEMAND_LIFETIME_S = 3
 GATEWAY_LIFETIME_S = 10
 MAX_DECISIONS = 100

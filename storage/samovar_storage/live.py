@@ -19,6 +19,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from samovar.errors import Conflict
+from samovar.lifecycle import State
 from samovar_storage import keys
 from samovar_storage.failures import translating
 from samovar_storage.records import (
@@ -46,10 +47,13 @@ local token = redis.call('INCR', KEYS[2])
 redis.call('SET', KEYS[1], token, 'PX', ARGV[1])
 return token
 """
-# KEYS: lease. ARGV: token, lifetime ms. Returns 1 while the lease is ours.
+# KEYS: lease, fence. ARGV: token, lifetime ms. Returns 1 while the lease is ours, or ran out and nobody led since.
 _RENEW_LEASE = """
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+local held = redis.call('GET', KEYS[1])
+if held and held ~= ARGV[1] then return 0 end
+if redis.call('GET', KEYS[2]) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
 """
 # KEYS: lease. ARGV: token.
 _RELEASE_LEASE = """
@@ -161,25 +165,32 @@ async def wake(redis: redis_async.Redis, ref: str) -> None:
 
 async def put_instance(redis: redis_async.Redis, record: InstanceRecord, fence: int | None = None) -> None:
     """The record is stored and published. Raises Conflict if a leader newer than the token `fence` exists."""
-    await _write_instance(redis, record, dumps(record), fence)
+    await write_instances(redis, [record], fence)
 
 
 async def remove_instance(redis: redis_async.Redis, record: InstanceRecord, fence: int | None = None) -> None:
     """The record is gone, and published with the state "gone". Raises Conflict as `put_instance` does."""
-    await _write_instance(redis, msgspec.structs.replace(record, state="gone"), b"", fence)
+    await write_instances(redis, [msgspec.structs.replace(record, state=State.GONE)], fence)
 
 
-async def _write_instance(redis: redis_async.Redis, record: InstanceRecord, stored: bytes, fence: int | None) -> None:
-    args = [
-        fence if fence is not None else 2**53,
-        record.instance_id,
-        stored,
-        keys.CHANNEL_INSTANCES,
-        dumps(record),
-    ]
+async def write_instances(
+    redis: redis_async.Redis, records: Sequence[InstanceRecord], fence: int | None = None
+) -> None:
+    """All records are stored, those in the state "gone" removed, and all are published, in one round trip.
+
+    Raises Conflict if a leader newer than the token `fence` exists; then none was written from then on.
+    """
+    names = [keys.MANAGER_FENCE, keys.INSTANCES]
+    token = fence if fence is not None else 2**53
     with translating("an instance record"):
-        written = await _eval(redis, _WRITE_INSTANCE, [keys.MANAGER_FENCE, keys.INSTANCES], args)
-    if not written:
+        async with redis.pipeline(transaction=False) as pipe:
+            for record in records:
+                data = dumps(record)
+                stored = b"" if record.state == State.GONE else data
+                arguments: list[Any] = [token, record.instance_id, stored, keys.CHANNEL_INSTANCES, data]
+                pipe.eval(_WRITE_INSTANCE, len(names), *names, *arguments)
+            written = await pipe.execute()
+    if not all(written):
         raise Conflict("another pool manager has taken over this cluster")
 
 
@@ -216,10 +227,13 @@ async def clear_boot_failure(redis: redis_async.Redis, ref: str) -> None:
         await redis.delete(keys.boot(ref))
 
 
-async def put_status(redis: redis_async.Redis, status: VersionStatus) -> None:
-    """The version's status is kept for 10 s."""
+async def put_status(redis: redis_async.Redis, *statuses: VersionStatus) -> None:
+    """Each version's status is kept for 10 s; all are written in one round trip."""
     with translating("a version's status"):
-        await redis.set(keys.status(status.ref), dumps(status), ex=keys.STATUS_LIFETIME_S)
+        async with redis.pipeline(transaction=False) as pipe:
+            for status in statuses:
+                pipe.set(keys.status(status.ref), dumps(status), ex=keys.STATUS_LIFETIME_S)
+            await pipe.execute()
 
 
 async def statuses(redis: redis_async.Redis, refs: Sequence[str]) -> dict[str, VersionStatus]:
@@ -340,9 +354,10 @@ async def acquire_lease(redis: redis_async.Redis, lifetime_s: float = keys.LEASE
 
 
 async def renew_lease(redis: redis_async.Redis, token: int, lifetime_s: float = keys.LEASE_LIFETIME_S) -> bool:
-    """Return whether the lease is still ours, and then for another `lifetime_s`."""
+    """Return whether the lease is ours for another `lifetime_s`: also one that ran out while nobody else led."""
     with translating("the manager's lease"):
-        return bool(await _eval(redis, _RENEW_LEASE, [keys.MANAGER_LEASE], [token, int(lifetime_s * 1000)]))
+        names = [keys.MANAGER_LEASE, keys.MANAGER_FENCE]
+        return bool(await _eval(redis, _RENEW_LEASE, names, [token, int(lifetime_s * 1000)]))
 
 
 async def release_lease(redis: redis_async.Redis, token: int) -> None:

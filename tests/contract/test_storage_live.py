@@ -91,8 +91,14 @@ async def test_one_leader_at_a_time_with_growing_tokens(aredis: redis_async.Redi
     second = await live.acquire_lease(aredis, lifetime_s=0.05)
     assert second is not None and second > first
     # not renewed, it ends by itself
+    await wait_until_async(lambda: _is_free(aredis))
+    assert await live.renew_lease(aredis, second, lifetime_s=0.05), "nobody led since: it is ours again"
     third = await wait_until_async(lambda: live.acquire_lease(aredis))
     assert third > second and not await live.renew_lease(aredis, second)
+
+
+async def _is_free(aredis: redis_async.Redis) -> bool:
+    return not await aredis.exists(keys.MANAGER_LEASE)
 
 
 async def test_boot_failures_are_published_and_kept_through_the_back_off(aredis: redis_async.Redis) -> None:

@@ -118,3 +118,26 @@ def test_a_second_manager_on_the_same_folder_is_refused(pool: Pool) -> None:
     second, pool.process = pool.process, first
     assert second is not None and second.wait(20) == 10
     assert "another pool manager runs on" in pool.log()
+
+
+def test_a_deployed_version_is_local_and_loaded_before_its_first_call(pool: Pool) -> None:
+    ref = pool.deploy("linear", name="prepared", scaling=quick_scaling(), weights={"weight.bin": b"w"}).ref
+
+    def has_template() -> bool:
+        return any(note.ref == ref and note.kind == "template" for note in pool.notes())
+
+    pool.until(has_template, 20, "a template that nobody called for")
+    pool.until(lambda: (status := pool.status(ref)) is not None and status.templates == 1, 20, "and it is up")
+    assert pool.instances(ref) == [], "a template serves nobody"
+    pool.demand(ref)
+    (record,) = pool.ready(ref)
+    assert record.from_template and record.boot_ms["fetch"] == 0 and record.boot_ms["import"] == 0
+
+
+def test_a_deployed_version_that_does_not_load_says_so_and_is_tried_as_ever(pool: Pool) -> None:
+    ref = pool.deploy("raises_in_load", name="unloadable", scaling=quick_scaling()).ref
+    pool.until(lambda: [d for d in pool.decisions("unloadable") if d.rule.startswith("does not load: ")], 20)
+    assert pool.boot_failure(ref) is None
+    pool.demand(ref)
+    failure = pool.until(lambda: pool.boot_failure(ref), 10)
+    assert failure.num_failures == 1

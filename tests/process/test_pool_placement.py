@@ -49,7 +49,7 @@ def serving(server: EmbeddedValkey, log: Path) -> Iterator[None]:
 def test_simulated_devices_memory_budget_and_a_redis_that_goes_away(
     server: EmbeddedValkey, stores: Stores, tmp_path: Path
 ) -> None:
-    settings = {"simulate_gpus": "4x80", "memory_budget_bytes": 1100 * MIB, "min_residency_s": 0, "transport": "tcp"}
+    settings = {"simulate_gpus": "4x80", "memory_budget_bytes": 750 * MIB, "min_residency_s": 0, "transport": "tcp"}
     mine = replace(stores, redis_url=server.redis_url)
     with ExitStack() as stack:
         redis = stack.enter_context(ExitStack())

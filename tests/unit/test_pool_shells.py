@@ -146,6 +146,17 @@ def test_catalogue_keeps_versions_the_route_has_left_without_their_floor() -> No
     assert set(catalogue.versions) == {"f@2"}
 
 
+def test_a_change_tells_which_versions_became_routed() -> None:
+    catalogue = Catalogue()
+    assert [v.ref for v in catalogue.update("f", record("f", {"1": 100}))] == ["f@1"]
+    assert catalogue.update("f", record("f", {"1": 100})) == []
+    assert [v.ref for v in catalogue.update("f", record("f", {"1": 50, "2": 50}, requirements=["tea"]))] == ["f@2"]
+    assert catalogue.with_requirements == {"f@1", "f@2"}
+    catalogue.layer_found("f@1")
+    assert catalogue.with_requirements == {"f@2"}
+    assert catalogue.update("f", None) == [] and catalogue.with_requirements == set()
+
+
 def test_the_first_instance_brings_its_weights_further_ones_share_them() -> None:
     catalogue = Catalogue()
     catalogue.update("f", record("f", {"1": 100}, weights=[FileRef(path="w", sha256="0" * 64, size_bytes=1000)]))

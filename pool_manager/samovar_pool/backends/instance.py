@@ -49,6 +49,8 @@ class Instance:
     overrun_s: float = 0.0
     memory_bytes: int = 0
     own_bytes: int = 0
+    resident_bytes: int = 0
+    measured_at_s: float = float("-inf")
     device_peak_bytes: int = 0
     boot_ms: dict[str, float] = field(default_factory=dict)
     sandbox: list[str] = field(default_factory=list)

@@ -367,13 +367,16 @@ class LocalBackend:
                 instance.drain_asked_at_s = None
 
     async def measure(self) -> None:
-        """Read what every process takes, in a thread."""
-        instances = list(self.instances.values())
-        pids = [instance.pid for instance in instances]
-        sizes = await asyncio.to_thread(lambda: [procfs.memory(pid) for pid in pids])
-        for instance, size in zip(instances, sizes, strict=True):
-            instance.memory_bytes = size.share or instance.memory_bytes
-            instance.own_bytes = size.own
+        """Read, in a thread, what those processes take whose size may have changed since it was read last."""
+        instances = [instance for instance in self.instances.values() if instance.pid]
+        known = [procfs.Known(i.pid, i.resident_bytes, i.measured_at_s) for i in instances]
+        found = await asyncio.to_thread(procfs.measure, known)
+        for instance in instances:
+            measured = found.get(instance.pid)
+            if measured is not None:
+                instance.memory_bytes = measured.memory.share or instance.memory_bytes
+                instance.own_bytes = measured.memory.own
+                instance.resident_bytes, instance.measured_at_s = measured.resident_bytes, time.monotonic()
 
     async def teach(self, modules: list[str]) -> wire.Preloaded:
         """Have the base zygote import `modules`; blanks forked before become stale."""
