@@ -32,6 +32,7 @@ logger = logging.getLogger("samovar.torch")
 
 _INDEX = "model.safetensors.index.json"
 _WHOLE = "model.safetensors"
+_tiny: tempfile.TemporaryDirectory[str] | None = None
 
 
 class _CannotMatch(Exception):
@@ -61,17 +62,28 @@ def load_pretrained(
 
 
 def prepare() -> None:
-    """Do once, for all forks of this process, what the first load would do: load a tiny model and run it.
+    """Do beforehand what the first load would do: load a tiny model and run it.
 
-    transformers compiles a thousand patterns and torch registers its meta kernels on first use, 0.1 s together.
+    transformers compiles a thousand patterns and torch registers its meta kernels on first use, 0.1 s together: done
+    once for all forks of this process. A fork that does it again owns the pages that a load writes to.
     """
-    config = BertConfig(vocab_size=8, hidden_size=32, num_hidden_layers=1, num_attention_heads=1, intermediate_size=32)
-    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        # not save_pretrained: its progress bar starts a thread, and this process is about to be forked
-        config.save_pretrained(folder)
-        save_file(BertModel(config).state_dict(), Path(folder) / _WHOLE)
-        model = load_pretrained(folder, BertModel)
+    with torch.inference_mode():
+        model = load_pretrained(_tiny_checkpoint(), BertModel)
         model(input_ids=torch.ones(1, 4, dtype=torch.long), attention_mask=torch.ones(1, 4, dtype=torch.long))
+
+
+def _tiny_checkpoint() -> str:
+    """Return the folder of a tiny model, saved by this process or the one it was forked from."""
+    global _tiny
+    if _tiny is None or not Path(_tiny.name).is_dir():
+        _tiny = tempfile.TemporaryDirectory(prefix="samovar-tiny-")
+        config = BertConfig(
+            vocab_size=8, hidden_size=32, num_hidden_layers=1, num_attention_heads=1, intermediate_size=32
+        )
+        # not save_pretrained: its progress bar starts a thread, and this process is about to be forked
+        config.save_pretrained(_tiny.name)
+        save_file(BertModel(config).state_dict(), Path(_tiny.name) / _WHOLE)
+    return _tiny.name
 
 
 def _load_mapped(folder: Path, auto_class: Any, device: str, dtype: torch.dtype | None) -> Any:

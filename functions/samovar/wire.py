@@ -84,7 +84,8 @@ class Specialise(Message, array_like=True, tag=5, gc=False):
 
     code_dir: extracted code archive. weights_dir: directory of weight files, "" if none. layer_dirs: pip layers, first
     wins. device: "cpu", "cuda:N" or, for several whole devices, "cuda:N,cuda:M". num_threads: torch threads. role
-    "template" loads and warms on one thread, then serves Fork instead of calls.
+    "template" loads and warms on one thread, then serves Fork instead of calls. is_awaited: a call waits for it and the
+    version has been ready here before, so that call is the warm-up.
     """
 
     manifest: bytes
@@ -96,6 +97,7 @@ class Specialise(Message, array_like=True, tag=5, gc=False):
     role: Literal["instance", "template"] = "instance"
     instance_id: str = ""
     scratch_dir: str = ""
+    is_awaited: bool = False
 
 
 class Drain(Message, array_like=True, tag=6, gc=False):

@@ -18,7 +18,10 @@ def _torch() -> Any:
 
 
 def warm_cpu() -> None:
-    """Load and run a tiny model on one thread, so that what a first time sets up is there before the first fork."""
+    """Load and run a tiny model on one thread, so that what a first time sets up is there when it matters.
+
+    In a zygote that is before the first fork; in a blank, before it is claimed: what a load writes to is its own then.
+    """
     torch = _torch()
     if torch is None:
         return

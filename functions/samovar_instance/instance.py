@@ -30,6 +30,7 @@ from samovar_instance.loader import BootError, Loaded
 logger = logging.getLogger("samovar.instance")
 
 EXIT_FAILED = 1
+REHEARSAL_AFTER_S = 0.2  # by then the instance whose place this blank takes has answered its first call
 
 _manifest = msgspec.json.Decoder(Manifest)
 
@@ -45,14 +46,19 @@ def run(child: Child) -> NoReturn:
 
 
 def _run_blank(child: Child) -> NoReturn:
-    """Wait for Specialise or Drain."""
+    """Wait for Specialise or Drain; once greeted and left alone, rehearse a load, so that the real one is quicker."""
     _settle(child)
     seed = devices.reseed()
     devices.bring_up(child.device)
     control = ControlServer(child.listener, child.token, lambda: _welcome(child, "", State.BLANK, 0))
+    is_rehearsed = False
     while True:
-        received = control.next()
+        may_rehearse = not is_rehearsed and any(peer.hello is not None for peer in control.peers)
+        received = control.next(REHEARSAL_AFTER_S if may_rehearse else None)
         if received is None:
+            if may_rehearse:
+                devices.warm_cpu()
+                is_rehearsed = True
             continue
         peer, message = received
         try:
@@ -85,7 +91,14 @@ def _specialise(
     devices.set_num_threads(num_threads)
     fds_before = introspect.open_fds()
     try:
-        loaded = loader.load(manifest, message.code_dir, message.layer_dirs, message.weights_dir, message.device)
+        loaded = loader.load(
+            manifest,
+            message.code_dir,
+            message.layer_dirs,
+            message.weights_dir,
+            message.device,
+            warm=not message.is_awaited,
+        )
     except BootError as error:
         _report_boot_error(control, peer, manifest.ref, error)
     why_not = "async handlers keep an event loop" if loaded.loop is not None else ""

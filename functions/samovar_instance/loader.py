@@ -3,7 +3,7 @@
     import   the user's module, from its code folder and pip layers
     load     make the class, call load(weights, device)
     check    call check(), if there is one
-    warmup   answer the manifest's example once, if there is one
+    warmup   answer the manifest's example once, if there is one and no call waits that would do as well
 
 A failure names its phase and the line of the user's code that raised. This module does not know sockets or forks.
 """
@@ -71,8 +71,13 @@ def _phase(name: str, boot_ms: dict[str, float], code_dir: str) -> Iterator[None
     boot_ms[name] = (time.perf_counter() - started_s) * 1000
 
 
-def load(manifest: Manifest, code_dir: str, layer_dirs: list[str], weights_dir: str, device: str) -> Loaded:
-    """Return the version, loaded and warm. Raises BootError, its traceback already in the log."""
+def load(
+    manifest: Manifest, code_dir: str, layer_dirs: list[str], weights_dir: str, device: str, *, warm: bool = True
+) -> Loaded:
+    """Return the version, loaded, and warm unless `warm` is False. Raises BootError, its traceback already in the log.
+
+    Without the warm-up the first call is the one that pays for first times: right when that call waits for this load.
+    """
     num_before = len(sys.modules)
     boot_ms: dict[str, float] = {}
     # the zygote froze its objects already; collecting while modules and weights come in only costs
@@ -90,7 +95,8 @@ def load(manifest: Manifest, code_dir: str, layer_dirs: list[str], weights_dir: 
         if "async" in definition.handler:
             loaded.loop = _new_loop()
         with _phase("warmup", boot_ms, code_dir):
-            _warm(loaded, manifest.example if manifest.example is not None else definition.example)
+            if warm:
+                _warm(loaded, manifest.example if manifest.example is not None else definition.example)
     finally:
         gc.freeze()
         gc.enable()
