@@ -84,6 +84,8 @@ BOTO: tuple[tuple[type[Exception], type[SamovarError]], ...] = (
 OS_ERRNO: dict[int, type[SamovarError]] = {
     errno.ENOSPC: errors.DiskFull,
     errno.EDQUOT: errors.DiskFull,
+    # the largest file this process, or the file system, may hold
+    errno.EFBIG: errors.DiskFull,
     errno.EACCES: errors.ConfigError,
     errno.EPERM: errors.ConfigError,
     errno.EROFS: errors.ConfigError,
