@@ -40,12 +40,15 @@ def test_a_taken_port_is_one_sentence(settings_file: Callable[..., Path]) -> Non
     assert "is taken" in text and "Traceback" not in text
 
 
-def test_an_unreachable_store_is_one_sentence(settings_file: Callable[..., Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("setting", "address"), [("redis_url", "redis://127.0.0.1:1/0"), ("s3_endpoint", "http://127.0.0.1:1")]
+)
+def test_an_unreachable_store_is_one_sentence(settings_file: Callable[..., Path], setting: str, address: str) -> None:
     config = settings_file(port=0)
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"redis_url": "redis://127.0.0.1:1/0"}))
+    config.write_text(json.dumps(json.loads(config.read_text()) | {setting: address}))
     code, text = refused(config)
     assert code == 8
-    assert "Traceback" not in text
+    assert "127.0.0.1:1" in text.splitlines()[-1] and "Traceback" not in text
 
 
 def test_sigterm_finishes_what_runs_and_takes_nothing_new(
