@@ -111,7 +111,8 @@ class Drain(Message, array_like=True, tag=6, gc=False):
 
 
 class Fork(Message, array_like=True, tag=7, gc=False):
-    """Fork a child that serves the listening socket, sent with this frame as SCM_RIGHTS: [listen_fd, log_fd].
+    """Fork a child that serves the listening socket, sent with this frame as SCM_RIGHTS: [listen_fd, stdout_fd,
+    stderr_fd]. The last two take what the child prints.
 
     From the zygote the child is a blank; from a template it is a ready instance. token: what its callers must present.
     memory_bytes: what the child may allocate of its own once it is specialised (RLIMIT_DATA, on top of what it

@@ -1,8 +1,8 @@
 """Forks children on request: what a zygote and a template have in common. One thread, for ever.
 
-A `Fork` frame carries two descriptors, the child's listening socket and its log. In the child `serve` returns a
-`Child`; in the parent it goes on, reaps children as they end and tells every connected manager. With no manager
-connected the ends are kept for the next one. This module does not know what a child does.
+A `Fork` frame carries three descriptors, the child's listening socket, its stdout and its stderr. In the child `serve`
+returns a `Child`; in the parent it goes on, reaps children as they end and tells every connected manager. With no
+manager connected the ends are kept for the next one. This module does not know what a child does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Child:
     instance_id: str
     token: str
     listener: socket.socket
-    log_fd: int
+    stdout_fd: int
+    stderr_fd: int
     device: str
     num_threads: int
     memory_bytes: int
@@ -82,28 +83,30 @@ class ForkServer:
         return None
 
     def _fork(self, peer: Peer, fork: wire.Fork) -> Child | None:
-        listen_fd, log_fd = peer.take_fds(2)
+        fds = peer.take_fds(3)
         started_s = time.perf_counter()
         pid = os.fork()
         if pid == 0:
-            return self._become_child(fork, listen_fd, log_fd)
-        os.close(listen_fd)
-        os.close(log_fd)
+            return self._become_child(fork, *fds)
+        for fd in fds:
+            os.close(fd)
         self._children.add(pid)
         fork_ms = (time.perf_counter() - started_s) * 1000
         self._control.send(peer, wire.Forked(fork.instance_id, pid, fork_ms))
         return None
 
-    def _become_child(self, fork: wire.Fork, listen_fd: int, log_fd: int) -> Child:
+    def _become_child(self, fork: wire.Fork, listen_fd: int, stdout_fd: int, stderr_fd: int) -> Child:
         os.setsid()
         self._control.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        kept = (listen_fd, log_fd) if self._is_zygote else None  # a template's children share what it has open
+        given = (listen_fd, stdout_fd, stderr_fd)
+        kept = given if self._is_zygote else None  # a template's children share what it has open
         return Child(
             instance_id=fork.instance_id,
             token=fork.token,
             listener=socket.socket(fileno=listen_fd),
-            log_fd=log_fd,
+            stdout_fd=stdout_fd,
+            stderr_fd=stderr_fd,
             device=fork.device,
             num_threads=fork.num_threads,
             memory_bytes=fork.memory_bytes,

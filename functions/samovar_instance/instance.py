@@ -163,7 +163,7 @@ def _run_fork(child: Child, loaded: Loaded, seed: int | None, sandbox: list[str]
 
 def _settle(child: Child) -> None:
     """Make a fork a process of its own: its log, its signals."""
-    logs.capture(child.log_fd)
+    logs.capture(child.stdout_fd, child.stderr_fd)
     signal.signal(signal.SIGTERM, lambda signum, frame: os._exit(0))
 
 

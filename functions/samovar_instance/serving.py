@@ -152,7 +152,7 @@ async def _tick(server: Server) -> None:
     while True:
         await asyncio.sleep(1)
         server.tick()
-        logs.cap()
+        logs.cap_both()
 
 
 async def _write_last(server: Server) -> None:

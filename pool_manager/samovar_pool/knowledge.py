@@ -49,6 +49,10 @@ class Knowledge:
         """Return how long a boot of the version is expected to take."""
         return self._boot_s.get(ref, DEFAULT_BOOT_S)
 
+    def has_booted(self, ref: str) -> bool:
+        """Return whether the version has been ready on this node."""
+        return ref in self._boot_s
+
     def claimed(self, device: str, now_s: float) -> None:
         """Count the claim of a blank of `device`."""
         self.claims.setdefault(device, deque()).append(now_s)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,12 +40,22 @@ def tail(path: Path, num_lines: int = TAIL_LINES, max_bytes: int = 16 * 1024) ->
     return text.splitlines()[-num_lines:]
 
 
+def tails(paths: Iterable[Path], num_lines: int = TAIL_LINES) -> list[str]:
+    """Return the last lines of several files, one after the other; the last file's come first to their share."""
+    found: list[str] = []
+    for path in reversed(list(paths)):
+        room = num_lines - len(found)
+        found = (tail(path, room) if room else []) + found
+    return found
+
+
 @dataclass(slots=True)
 class Source:
-    """One log file. offset: shipped up to here. ended: the process is gone, what is there is all there will be."""
+    """One stream's log file. offset: shipped up to here. ended: the process is gone, what is there is all there is."""
 
     instance_id: str
     ref: str
+    stream: str
     path: Path
     offset: int = 0
     ended: bool = False
@@ -76,7 +86,8 @@ def read_new(source: Source, at_s: float) -> tuple[list[LogLine], int]:
     except OSError:
         return [], source.offset
     lines, used = split_lines(data, source.ended and offset + len(data) == size)
-    shipped = [LogLine(at_s=at_s, ref=source.ref, instance=source.instance_id, stream="stdout", line=x) for x in lines]
+    ref, instance_id, stream = source.ref, source.instance_id, source.stream
+    shipped = [LogLine(at_s=at_s, ref=ref, instance=instance_id, stream=stream, line=line) for line in lines]
     return shipped, offset + used
 
 
@@ -86,19 +97,21 @@ class LogShipper:
     def __init__(self, ship: Ship, discard: Callable[[str], None]) -> None:
         self._ship = ship
         self._discard = discard
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, list[Source]] = {}
 
-    def follow(self, instance_id: str, ref: str, path: Path, from_end: bool) -> None:
-        """Ship what is written from now on (`from_end`), or the whole file."""
-        offset = path.stat().st_size if from_end and path.exists() else 0
-        self._sources.setdefault(instance_id, Source(instance_id, ref, path, offset))
+    def follow(self, instance_id: str, ref: str, paths: Mapping[str, Path], from_end: bool) -> None:
+        """Ship what is written from now on (`from_end`), or the whole files. paths: by stream."""
+        if instance_id not in self._sources:
+            self._sources[instance_id] = [
+                Source(instance_id, ref, stream, path, path.stat().st_size if from_end and path.exists() else 0)
+                for stream, path in paths.items()
+            ]
 
     def end(self, instance_id: str) -> None:
         """The process is gone: ship the rest, then remove its folder; at once if it was never followed."""
-        source = self._sources.get(instance_id)
-        if source is None:
+        if instance_id not in self._sources:
             self._discard(instance_id)
-        else:
+        for source in self._sources.get(instance_id, ()):
             source.ended = True
 
     async def run(self) -> None:
@@ -109,7 +122,7 @@ class LogShipper:
 
     async def round(self) -> None:
         """Ship what is new now. Without Redis it stays where it is."""
-        sources = list(self._sources.values())
+        sources = [source for of_instance in self._sources.values() for source in of_instance]
         batches = await asyncio.to_thread(lambda: [read_new(source, time.time()) for source in sources])
         for source, (lines, offset) in zip(sources, batches, strict=True):
             try:
@@ -120,5 +133,11 @@ class LogShipper:
             is_done = source.ended and offset == source.offset and not lines
             source.offset = offset
             if is_done:
-                del self._sources[source.instance_id]
-                self._discard(source.instance_id)
+                self._done(source)
+
+    def _done(self, source: Source) -> None:
+        rest = self._sources[source.instance_id]
+        rest.remove(source)
+        if not rest:
+            del self._sources[source.instance_id]
+            self._discard(source.instance_id)

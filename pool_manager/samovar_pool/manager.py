@@ -152,12 +152,13 @@ class Manager:
         if action.devices != (CPU,):
             self._knowledge.ledger.hold(action.instance_id, action.ref, action.devices, version.declared_device_bytes)
         claim_ms = self._knowledge.claim_ms(action.ref, now_s)
-        self.backend.specialise(action.instance_id, version, action.devices, action.role, claim_ms)
+        is_awaited = action.role == "instance" and self.observer.is_awaited(action.ref)
+        self.backend.specialise(action.instance_id, version, action.devices, action.role, claim_ms, is_awaited)
         instance = self.backend.instances.get(action.instance_id)
         if instance is not None:
             if instance.role == "template":
                 self.reporter.gone(instance)  # it was published as a blank; no gateway calls a template
-            self.logs.follow(instance.instance_id, action.ref, self.backend.run.log_path(instance.instance_id), True)
+            self.logs.follow(instance.instance_id, action.ref, self.backend.run.log_paths(instance.instance_id), True)
 
     def _drain(self, action: DrainInstance, now_s: float) -> None:
         version = self._catalogue.versions.get(action.ref)
@@ -197,7 +198,9 @@ class Manager:
         if instance.role == "template":
             self._knowledge.to_prepare.pop(instance.ref, None)
         if instance.from_template or ready is None:
-            self.logs.follow(instance.instance_id, instance.ref, self.backend.run.log_path(instance.instance_id), False)
+            self.logs.follow(
+                instance.instance_id, instance.ref, self.backend.run.log_paths(instance.instance_id), False
+            )
         if ready is not None:
             self._learn(instance, ready)
         self._knowledge.backoff.succeed(instance.ref)

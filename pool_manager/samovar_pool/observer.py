@@ -148,6 +148,12 @@ class Observer:
         self._note_missing(version.ref, decision.target > len(holding), now_s)
         return decision
 
+    def is_awaited(self, ref: str) -> bool:
+        """Return whether calls wait for the first instance of a version that has been ready here before: the first of
+        them can be its warm-up."""
+        is_served = any(i.ref == ref and i.state is State.READY for i in self._backend.instances.values())
+        return self._signals.demand.get(ref, 0.0) > 0 and self._knowledge.has_booted(ref) and not is_served
+
     def _note_missing(self, ref: str, is_missing: bool, now_s: float) -> None:
         if not is_missing:
             self._knowledge.missing_since_s.pop(ref, None)

@@ -38,7 +38,8 @@ def test_logs_of_user_code_are_shipped_with_their_instance(pool: Pool) -> None:
     ref = pool.deploy("prints", scaling=quick_scaling()).ref
     pool.demand(ref)
     (record,) = pool.ready(ref)
-    line = pool.until(lambda: pool.logs("prints"), 5, "lines")[0]
+    line, other = pool.until(lambda: len(lines := pool.logs("prints")) >= 2 and lines, 5, "lines")[:2]
+    assert (line.stream, other.stream, other.line) == ("stdout", "stderr", "and complained")
     assert (line.line, line.ref, line.instance) == ("loaded on cpu", ref, record.instance_id)
     pool.demand(ref, 0)
     pool.until(lambda: not (pool.data_dir / "instances" / record.instance_id).exists(), 10, "its folder is removed")

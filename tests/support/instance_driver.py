@@ -212,7 +212,7 @@ class Zygote:
         log = self.folder / f"{name}.log"
         log_fd = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         control = parent or self.control
-        control.send(wire.Fork(name, TOKEN, **options), fds=[listener.fileno(), log_fd])
+        control.send(wire.Fork(name, TOKEN, **options), fds=[listener.fileno(), log_fd, log_fd])
         forked = control.expect(wire.Forked)
         listener.close()
         os.close(log_fd)

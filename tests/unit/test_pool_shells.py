@@ -87,7 +87,7 @@ def test_lines_are_shipped_once_and_whole(chunks: list[bytes], is_last: bool) ->
 def test_an_endless_line_is_cut_instead_of_kept(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"x" * 100_000)
-    source = logs.Source("i", "f@1", path)
+    source = logs.Source("i", "f@1", "stderr", path)
     lines, offset = logs.read_new(source, 0.0)
     assert offset == logs.MAX_BATCH_BYTES and len(lines[0].line) == logs.MAX_LINE_BYTES
     source.offset = 200_000

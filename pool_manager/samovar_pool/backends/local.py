@@ -26,7 +26,7 @@ from samovar_pool.backends.control import connect
 from samovar_pool.backends.instance import Instance
 from samovar_pool.backends.rundir import RunDir
 from samovar_pool.backends.zygotes import Zygotes
-from samovar_pool.logs import tail
+from samovar_pool.logs import tails
 from samovar_pool.model import BASE_ENVIRONMENT, CPU, InstanceView, Role
 from samovar_pool.prepare import Prepared, Preparer, boot_error
 from samovar_pool.topology import CpuPlan
@@ -38,7 +38,7 @@ EXIT_WAIT_S = 0.2  # the zygote's word on how a child ended comes a moment after
 DRAIN_ANSWER_S = 2.0
 FETCH_FAILED = "its files could not be fetched"
 
-ForkCall = Callable[[wire.Fork, int, int, Callable[[wire.Forked], None]], None]
+ForkCall = Callable[[wire.Fork, list[int], Callable[[wire.Forked], None]], None]
 
 
 class LocalBackend:
@@ -111,11 +111,11 @@ class LocalBackend:
         self._fork(instance, partial(self._ask_template, template))
 
     def _ask_template(
-        self, template: Instance, fork: wire.Fork, listen_fd: int, log_fd: int, _: Callable[[wire.Forked], None]
+        self, template: Instance, fork: wire.Fork, fds: list[int], _: Callable[[wire.Forked], None]
     ) -> None:
         if template.connection is None:
             raise BrokenPipeError("the template is gone")
-        template.connection.send_with_fds(fork, [listen_fd, log_fd])
+        template.connection.send_with_fds(fork, fds)
 
     def _new_instance(self, environment: str, devices: tuple[str, ...]) -> Instance:
         instance_id = f"i-{secrets.token_hex(6)}"
@@ -125,29 +125,39 @@ class LocalBackend:
 
     def _fork(self, instance: Instance, ask: ForkCall) -> None:
         sock, instance.address = self.run.listen(instance.instance_id)
-        log_fd = self.run.open_log(instance.instance_id)
+        log_fds = self.run.open_logs(instance.instance_id)
         version = instance.version
         threads = num_threads(version) if version else 1
         device = self._real_devices(instance.devices)
         fork = wire.Fork(instance.instance_id, instance.token, device=device, num_threads=threads)
         try:
-            ask(fork, sock.fileno(), log_fd, partial(self.forked, instance))
+            ask(fork, [sock.fileno(), *log_fds], partial(self.forked, instance))
         except OSError as error:
             logger.error("cannot fork: %s", error)
             self._gone(instance)
             return
         finally:
             sock.close()
-            os.close(log_fd)
+            for fd in log_fds:
+                os.close(fd)
         self.spawn(self.connect(instance))
 
     def _real_devices(self, devices: tuple[str, ...]) -> str:
         return CPU if self.simulated else ",".join(devices)
 
     def specialise(
-        self, instance_id: str, version: Version, devices: tuple[str, ...], role: Role, claim_ms: float
+        self,
+        instance_id: str,
+        version: Version,
+        devices: tuple[str, ...],
+        role: Role,
+        claim_ms: float,
+        is_awaited: bool = False,
     ) -> None:
-        """Turn a blank into an instance or template of `version`: at once if its files are here, else after a fetch."""
+        """Turn a blank into an instance or template of `version`: at once if its files are here, else after a fetch.
+
+        is_awaited: whether the first call can be the warm-up, see wire.Specialise.
+        """
         instance = self.instances[instance_id]
         instance.move(Event.SPECIALISE)
         instance.ref, instance.version, instance.devices, instance.role = version.ref, version, devices, role
@@ -155,7 +165,7 @@ class LocalBackend:
         instance.boot_ms = {"claim": claim_ms, "fetch": 0.0}
         prepared = self.preparer.lookup(version)
         if prepared is not None:
-            self._send_specialise(instance, version, prepared)
+            self._send_specialise(instance, version, prepared, is_awaited)
         else:
             instance.preparing = self.spawn(self._fetch_and_specialise(instance, version))
 
@@ -175,7 +185,9 @@ class LocalBackend:
         else:
             self.preparer.unpin(instance.instance_id)
 
-    def _send_specialise(self, instance: Instance, version: Version, prepared: Prepared) -> None:
+    def _send_specialise(
+        self, instance: Instance, version: Version, prepared: Prepared, is_awaited: bool = False
+    ) -> None:
         message = wire.Specialise(
             version.manifest_json,
             prepared.code_dir,
@@ -186,6 +198,7 @@ class LocalBackend:
             instance.role,
             instance.instance_id,
             str(self.run.scratch_dir(instance.instance_id)),
+            is_awaited,
         )
         if instance.connection is not None:
             instance.connection.send(message)
@@ -303,7 +316,7 @@ class LocalBackend:
         self._tell_boot_failed(instance, detail, message.phase)
 
     def _tell_boot_failed(self, instance: Instance, detail: str, phase: str) -> None:
-        lines = tail(self.run.log_path(instance.instance_id))
+        lines = tails(self.run.log_paths(instance.instance_id).values())
         self._listener.boot_failed(instance, BootError(instance.ref, "load_failed", 500, detail, phase, lines))
 
     def _reported(self, instance: Instance, stats: wire.Stats) -> None:

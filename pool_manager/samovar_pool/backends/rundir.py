@@ -16,6 +16,7 @@ import msgspec
 from samovar.errors import ConfigError
 from samovar.spec import Struct
 
+STREAMS = ("stdout", "stderr")
 _BACKLOG = 256
 MAX_SOCKET_PATH = 107  # sun_path of Linux, without its closing zero
 
@@ -67,19 +68,19 @@ class RunDir:
         sock.listen(_BACKLOG)
         return sock, address
 
-    def open_log(self, instance_id: str) -> int:
-        """Return a descriptor that appends to the instance's log, whose folder now exists."""
-        path = self.log_path(instance_id)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        return os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    def open_logs(self, instance_id: str) -> list[int]:
+        """Return descriptors that append to the instance's logs, stdout's and stderr's; their folder now exists."""
+        (self.instances / instance_id).mkdir(mode=0o700, exist_ok=True)
+        flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC
+        return [os.open(path, flags, 0o600) for path in self.log_paths(instance_id).values()]
 
     def socket_path(self, name: str) -> Path:
         """Return where a process listens when the transport is unix."""
         return self.run / f"{name}.sock"
 
-    def log_path(self, instance_id: str) -> Path:
-        """Return the file that holds what an instance printed."""
-        return self.instances / instance_id / "log"
+    def log_paths(self, instance_id: str) -> dict[str, Path]:
+        """Return the files that hold what an instance printed, by stream."""
+        return {stream: self.instances / instance_id / f"{stream}.log" for stream in STREAMS}
 
     def scratch_dir(self, instance_id: str) -> Path:
         """Return the folder an instance may write to."""

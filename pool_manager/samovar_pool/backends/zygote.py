@@ -115,12 +115,12 @@ class Zygote:
         self.sandbox = list(welcome.sandbox)
         self.ready = True
 
-    def fork(self, fork: wire.Fork, listen_fd: int, log_fd: int, on_forked: Callable[[wire.Forked], None]) -> None:
-        """Ask for a child; `on_forked` gets its pid. Raises OSError if the zygote cannot be asked."""
+    def fork(self, fork: wire.Fork, fds: list[int], on_forked: Callable[[wire.Forked], None]) -> None:
+        """Ask for a child with `fds`, see wire.Fork; `on_forked` gets its pid. Raises OSError if it cannot be asked."""
         if self._connection is None:
             raise BrokenPipeError("the zygote is gone")
         self._forks[fork.instance_id] = on_forked
-        self._connection.send_with_fds(fork, [listen_fd, log_fd])
+        self._connection.send_with_fds(fork, fds)
 
     async def preload(self, modules: list[str], timeout_s: float = 120.0) -> wire.Preloaded:
         """Import `modules` in the zygote; blanks forked before are of an older generation from then on."""

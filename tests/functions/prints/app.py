@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import samovar as sv
@@ -7,6 +8,7 @@ import samovar as sv
 class Prints:
     def load(self, weights: Path, device: str) -> None:
         print("loaded on", device)
+        print("and complained", file=sys.stderr)
 
     def __call__(self, text: str) -> str:
         print("called with", text)
