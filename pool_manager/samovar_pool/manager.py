@@ -108,6 +108,7 @@ class Manager:
         self._ticked_at_s = now_s
         self.backend.tick(now_s)
         self.reporter.statuses(observation, now_s)
+        self.reporter.idle(now_s)
         self.learner.tick(observation.snapshot)
         running = {instance.ref for instance in observation.snapshot.instances}
         self._knowledge.prune(now_s, running)

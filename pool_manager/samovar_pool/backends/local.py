@@ -320,10 +320,9 @@ class LocalBackend:
         self._listener.boot_failed(instance, BootError(instance.ref, "load_failed", 500, detail, phase, lines))
 
     def _reported(self, instance: Instance, stats: wire.Stats) -> None:
-        instance.in_flight, instance.overrun_s = stats.in_flight, stats.overrun_s
+        instance.reported(stats.in_flight, stats.idle_s)
+        instance.overrun_s = stats.overrun_s
         instance.completed = stats.completed + stats.failed
-        idle = stats.in_flight == 0
-        instance.idle_since_s = time.monotonic() - stats.idle_s if idle else None
         instance.device_peak_bytes = max(instance.device_peak_bytes, stats.device_memory_bytes)
         if stats.in_flight and instance.state is State.READY:
             instance.drain_asked_at_s = None
