@@ -55,7 +55,14 @@ class Reporter:
 
     def instance(self, instance: Instance) -> None:
         """Store and publish it."""
+        instance.told_idle_since_s = instance.idle_since_s
         self._recorder.instance(self._record(instance))
+
+    def idle(self, now_s: float) -> None:
+        """Publish those whose being idle or busy has changed for good."""
+        for instance in self._backend.instances.values():
+            if instance.role == "instance" and instance.has_idle_news(now_s):
+                self.instance(instance)
 
     def gone(self, instance: Instance) -> None:
         """Remove it and publish that."""

@@ -95,7 +95,7 @@ def _decision_text(function: dict[str, Any], now_s: float) -> str:
 def _instances_table(found: list[dict[str, Any]], now_s: float) -> Table | str:
     if not found:
         return "no instances"
-    table = _table("instance", "function", "state", "pid", "memory", "age", "device", "boot")
+    table = _table("instance", "function", "state", "pid", "memory", "age", "idle", "device", "boot")
     for instance in sorted(found, key=lambda entry: (entry.get("ref", ""), entry.get("started_at_s", 0))):
         state = str(instance["state"])
         colour = _STATE_COLOURS.get(state, "")
@@ -106,6 +106,7 @@ def _instances_table(found: list[dict[str, Any]], now_s: float) -> Table | str:
             str(instance.get("pid", "")),
             size(instance["memory_bytes"]) if instance.get("memory_bytes") else "",
             duration(now_s - float(instance.get("started_at_s") or now_s)),
+            duration(now_s - float(instance["idle_since_s"])) if instance.get("idle_since_s") else "",
             str(instance.get("device", "")) + (" (simulated)" if instance.get("simulated") else ""),
             _boot_text(instance),
         )

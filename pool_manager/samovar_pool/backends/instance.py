@@ -16,6 +16,9 @@ from samovar_pool.versions import Version
 from samovar_pool.watchdog import Vitals
 from samovar_storage.records import InstanceRecord
 
+IDLE_SETTLES_S = 1.0  # shorter turns between idle and busy are not published
+IDLE_MAY_LAG_S = 30.0
+
 
 @dataclass(slots=True, eq=False)
 class Instance:
@@ -42,6 +45,8 @@ class Instance:
     heard_at_s: float = field(default_factory=time.monotonic)
     ready_at_s: float | None = None
     idle_since_s: float | None = None
+    busy_since_s: float = 0.0
+    told_idle_since_s: float | None = None
     drain_until_s: float | None = None
     drain_asked_at_s: float | None = None
     in_flight: int = 0
@@ -83,6 +88,23 @@ class Instance:
             stale=self.state is State.BLANK and self.generation < generation,
         )
 
+    def reported(self, in_flight: int, idle_s: float) -> None:
+        """Take over how many calls it has now and, without any, since when."""
+        now_s = time.monotonic()
+        if in_flight and not self.in_flight:
+            self.busy_since_s = now_s
+        self.in_flight = in_flight
+        self.idle_since_s = None if in_flight else now_s - idle_s
+
+    def has_idle_news(self, now_s: float) -> bool:
+        """Return whether what is published of its being idle has been untrue for a while: never once per call."""
+        told, true = self.told_idle_since_s, self.idle_since_s
+        if self.state is not State.READY:
+            return False
+        if true is None:
+            return told is not None and now_s - self.busy_since_s > IDLE_SETTLES_S
+        return now_s - true > IDLE_SETTLES_S if told is None else true - told > IDLE_MAY_LAG_S
+
     def vitals(self, now_s: float) -> Vitals:
         """Return what the watchdog judges."""
         over_s = now_s - self.drain_until_s if self.drain_until_s is not None else 0.0
@@ -116,6 +138,7 @@ class Instance:
             memory_bytes=self.memory_bytes,
             sandbox=self.sandbox,
             simulated=simulated and self.devices != (CPU,),
+            idle_since_s=time.time() - (time.monotonic() - self.idle_since_s) if self.idle_since_s is not None else 0.0,
         )
 
     def note(self) -> Note:
