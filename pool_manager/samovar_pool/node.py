@@ -9,6 +9,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from samovar.errors import Conflict
@@ -71,7 +72,7 @@ class Node:
             self.manager,
             simulated=devices.simulated,
             preload=preload,
-            cpu_plan=lambda device: self._cpu_plan(nodes, device),
+            cpu_plan=partial(self._cpu_plan, nodes),
         )
         self.signals = Signals(self._redis, self.catalogue, settings.tick_s, self.manager.wake, self.manager.deployed)
         self._lease = Lease(live.connect_async(settings.redis_url.reveal()), self._lock, self._lost_lead)
@@ -95,9 +96,9 @@ class Node:
             nodes.gpu_nodes,
         )
 
-    def _cpu_plan(self, nodes: topology.Topology, device: str) -> topology.CpuPlan:
+    def _cpu_plan(self, nodes: topology.Topology, device: str, num_cpus: int, load: dict[int, int]) -> topology.CpuPlan:
         pci = next((fact.pci for fact in self.manager.reporter.facts if fact.device == device), "")
-        return topology.plan(nodes, nodes.gpu_nodes.get(pci, -1), 1, {})
+        return topology.plan(nodes, nodes.gpu_nodes.get(pci, -1), num_cpus, load)
 
     def request_stop(self, drain: bool) -> None:
         """End `run`: with `drain` after ending every process, else leaving them to the next manager."""

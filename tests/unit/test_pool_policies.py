@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from pathlib import Path
 
 import pytest
@@ -229,6 +229,10 @@ def test_plan_follows_the_device_else_the_least_loaded_node(two_nodes: Path) -> 
     assert topology.plan(found, 1, 4, {}).node == 1
     assert topology.plan(found, -1, 4, {0: 3, 1: 1}).node == 1
     assert topology.plan(found, -1, 4, {}).cpus == tuple(range(32))
+    load: Counter[int] = Counter()
+    for _ in range(6):
+        load[topology.plan(found, -1, 1, load).node] += 1
+    assert load == {0: 3, 1: 3}, "they spread"
     assert topology.plan(found, -1, 64, {}) == topology.CpuPlan(())
 
 

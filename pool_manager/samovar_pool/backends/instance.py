@@ -36,6 +36,7 @@ class Instance:
     pid: int = 0
     start_ticks: int = 0
     generation: int = 0
+    cpu_node: int = -1
     from_template: bool = False
     connection: ControlConnection | None = None
     preparing: asyncio.Task[None] | None = None

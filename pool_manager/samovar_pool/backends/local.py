@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -45,7 +46,7 @@ class LocalBackend:
     """All processes of this node. Orders return at once; what came of them is told to the listener.
 
     simulated: devices are fake, so processes run on the CPU whatever device they are placed on.
-    cpu_plan: the cores for an instance of a device, see topology.plan.
+    cpu_plan: the cores for an instance, from its device, how many it wants, and the load of each node: topology.plan.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class LocalBackend:
         *,
         simulated: bool,
         preload: list[str],
-        cpu_plan: Callable[[str], CpuPlan],
+        cpu_plan: Callable[[str, int, dict[int, int]], CpuPlan],
     ) -> None:
         self.instances: dict[str, Instance] = {}
         self.run = run
@@ -163,6 +164,8 @@ class LocalBackend:
         instance.ref, instance.version, instance.devices, instance.role = version.ref, version, devices, role
         instance.started_at_s = time.monotonic()
         instance.boot_ms = {"claim": claim_ms, "fetch": 0.0}
+        if num_threads(version) > 1:
+            self._pin(instance, num_threads(version))  # as a blank it was given the cores of one that needs one
         prepared = self.preparer.lookup(version)
         if prepared is not None:
             self._send_specialise(instance, version, prepared, is_awaited)
@@ -244,10 +247,17 @@ class LocalBackend:
         self._by_pid[forked.pid] = instance
         if instance.kill_reason:
             instance.kill(instance.kill_reason)  # it was ordered before the pid was known
-        cpus = self._cpu_plan(instance.devices[0]).cpus
-        if cpus and instance.start_ticks:
-            os.sched_setaffinity(instance.pid, cpus)
+        self._pin(instance, num_threads(instance.version) if instance.version else 1)
         self.run.write_note(instance.note())
+
+    def _pin(self, instance: Instance, num_cpus: int) -> None:
+        """Have the process run on the cores of one node, where there are several: the least loaded that is enough."""
+        load = Counter(i.cpu_node for i in self.instances.values() if i is not instance and i.cpu_node >= 0)
+        plan = self._cpu_plan(instance.devices[0], num_cpus, load)
+        if plan.node != instance.cpu_node and instance.start_ticks:
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(instance.pid, plan.cpus or os.sched_getaffinity(0))
+            instance.cpu_node = plan.node
 
     def exited(self, exited: wire.Exited) -> None:
         """Take note of how a child ended."""

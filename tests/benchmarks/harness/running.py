@@ -132,10 +132,13 @@ class Platform:
         return name
 
     def request(self, method: str, path: str, body: bytes | None = None, timeout_s: float = 120.0) -> Answer:
-        """Return the answer to one HTTP request over a kept-alive connection."""
-        connection = self._connection or self.connect(timeout_s)
-        self._connection = connection
-        return self.ask(connection, method, path, body)
+        """Return the answer to one HTTP request over a kept-alive connection, made anew if it was idle for too long."""
+        if self._connection is not None:
+            with contextlib.suppress(http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+                return self.ask(self._connection, method, path, body)
+            self._connection.close()
+        self._connection = self.connect(timeout_s)
+        return self.ask(self._connection, method, path, body)
 
     def connect(self, timeout_s: float = 120.0) -> http.client.HTTPConnection:
         """Return a new connection to the gateway."""
