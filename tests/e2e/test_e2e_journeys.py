@@ -61,10 +61,11 @@ def test_the_cli_invokes_and_lists(platform: Platform, caller: Caller) -> None:
     assert missing.returncode == 5 and "listed" in missing.stderr and "Traceback" not in missing.stderr
 
 
-def test_two_deploys_at_once_lose_none(caller: Caller) -> None:
+def test_two_deploys_at_once_lose_none(platform: Platform, caller: Caller) -> None:
+    command = ("deploy", str(FUNCTIONS / "echo_sum"), "--name", "twice", "--json")
     with ThreadPoolExecutor(2) as pool:
-        versions = sorted(pool.map(lambda _: caller.deploy("echo_sum", "twice"), range(2)))
-    assert versions == [1, 2]
+        deploys = [*pool.map(lambda _: samovar(platform, *command), range(2))]
+    assert sorted(json.loads(deployed.stdout)["version"] for deployed in deploys) == [1, 2]
     assert caller.invoke("twice", {"values": [1]}).headers["samovar-version"] == "2"
 
 
@@ -193,6 +194,11 @@ def test_no_secret_shows_in_arguments_or_the_environment_of_instances(platform: 
     (instance,) = caller.instances("discreet", "ready")
     inside = Path(f"/proc/{instance['pid']}/environ").read_text()
     assert "SAMOVAR" not in inside and not any(secret in inside for secret in secrets)
+    process = psutil.Process(instance["pid"])
+    opened = {Path(file.path).name for file in process.open_files()}
+    assert not [name for name in opened if "log" not in name], "its logs, and no file with a secret"
+    ports = {connection.raddr.port for connection in process.net_connections("inet") if connection.raddr}
+    assert not ports, "no connection to a store"
     for name in ("connection.json", "settings.json", "secrets.json"):
         assert (platform.data_dir / name).stat().st_mode & 0o077 == 0, name
 

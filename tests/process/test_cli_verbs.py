@@ -113,6 +113,7 @@ def test_no_platform_and_nobody_there(run: Run) -> None:
     assert "samovar up" in done.stderr
     done = run("ls", "--json", url="http://127.0.0.1:1")
     assert done.returncode == 3
+    assert "samovar up" in run("ls", url="http://127.0.0.1:1").stderr
     assert json.loads(done.stderr)["error"]["code"] == "unreachable"
     assert "Traceback" in run("ls", "--debug", url="http://127.0.0.1:1").stderr
 

