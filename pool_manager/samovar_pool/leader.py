@@ -85,15 +85,19 @@ class Lease:
             await asyncio.sleep(RETRY_S)
 
     async def keep(self) -> None:
-        """Renew for ever. Without Redis nobody can take it either; one that ran out is ours again if nobody led since;
-        after a flush it is taken anew."""
+        """Renew for ever."""
         while True:
             await asyncio.sleep(RENEW_S)
-            try:
-                if self.token is not None and not await live.renew_lease(self._redis, self.token):
-                    await self._retake()
-            except SamovarError as error:
-                logger.warning("the lease waits: %s", error.detail)
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Renew once. Without Redis nobody can take it either; one that ran out is ours again if nobody led since;
+        after a flush it is taken anew."""
+        try:
+            if self.token is not None and not await live.renew_lease(self._redis, self.token):
+                await self._retake()
+        except SamovarError as error:
+            logger.warning("the lease waits: %s", error.detail)
 
     async def _retake(self) -> None:
         token = await live.acquire_lease(self._redis)
