@@ -1,7 +1,8 @@
 """One blob from object storage to a file: parallel ranges, hashed as they land.
 
 The file is allocated in full first: a full disk is known before the first byte. SHA-256 only goes forward, so this
-thread hashes range after range, from the pages just written, while the later ones are still landing.
+thread hashes range after range, from the pages just written, while the later ones are still landing. Streams that get
+too far ahead of it wait: the processor is better spent on hashing than on bytes that would only wait for it.
 This module does not know the node cache or what a blob is for.
 """
 
@@ -10,9 +11,12 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Executor, wait
+from concurrent.futures import Executor, Future, wait
+from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import Protocol
 
 from samovar_storage.failures import translating
@@ -21,14 +25,19 @@ MIB = 1024 * 1024
 RANGE_BYTES = 64 * MIB
 MIN_RANGE_BYTES = 8 * MIB
 NUM_STREAMS = 4
+# ranges that have not been hashed; they get smaller towards the end, and with them what is left to hash then
+MAX_RANGES_AHEAD = NUM_STREAMS + 1
 PREFETCH_STEP_BYTES = MIB
 
 
 class RangeSource(Protocol):
     """What can be read by ranges: an ObjectStore."""
 
-    def copy_range(self, key: str, offset: int, length: int, descriptor: int) -> None:
-        """Write bytes [offset, offset + length) to the same place in a file. Raises NotFound, StoreUnavailable."""
+    def copy_range(self, key: str, offset: int, length: int, descriptor: int, writing: Lock) -> None:
+        """Write bytes [offset, offset + length) to the same place in a file, each write with `writing` held.
+
+        Raises: NotFound, StoreUnavailable, DiskFull.
+        """
 
 
 def ranges(size_bytes: int) -> list[tuple[int, int]]:
@@ -71,18 +80,27 @@ def _landed(
     source: RangeSource, key: str, size_bytes: int, descriptor: int, streams: Executor
 ) -> Iterator[tuple[int, int]]:
     """Yield the ranges in order, each as soon as it and all before it are in the file."""
-    landing = [
-        (offset, length, streams.submit(source.copy_range, key, offset, length, descriptor))
-        for offset, length in ranges(size_bytes)
-    ]
+    # the kernel lets one thread at a time write to a file, and the others spin: a fifth of all work with four streams
+    writing = Lock()
+    left = iter(ranges(size_bytes))
+    landing: deque[tuple[int, int, Future[None]]] = deque()
+
+    def submit(num_ranges: int) -> None:
+        for offset, length in islice(left, num_ranges):
+            landed = streams.submit(source.copy_range, key, offset, length, descriptor, writing)
+            landing.append((offset, length, landed))
+
     try:
-        for offset, length, landed in landing:
+        submit(MAX_RANGES_AHEAD)
+        while landing:
+            offset, length, landed = landing[0]
             landed.result()
             yield offset, length
+            landing.popleft()
+            submit(1)
     finally:
         # the descriptor is about to be closed: nothing may still be writing to it
-        pending = [landed for _, _, landed in landing if not landed.cancel()]
-        wait(pending)
+        wait([landed for _, _, landed in landing if not landed.cancel()])
 
 
 def prefetch(path: Path) -> None:

@@ -38,9 +38,9 @@ class CountingStore(ObjectStore):
         self.reads: Counter[str] = Counter()
         self.harm: Callable[[str, int], None] | None = None
 
-    def copy_range(self, key: str, offset: int, length: int, descriptor: int) -> None:
+    def copy_range(self, key: str, offset: int, length: int, descriptor: int, writing: threading.Lock) -> None:
         self.reads[key] += 1
-        super().copy_range(key, offset, length, descriptor)
+        super().copy_range(key, offset, length, descriptor, writing)
         if self.harm is not None:
             self.harm(key, descriptor)
 
