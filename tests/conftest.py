@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis as redis_sync
 import redis.asyncio as redis_async
+from hypothesis import HealthCheck, settings
 
 from samovar_storage.embedded import EmbeddedSeaweed, EmbeddedValkey
 from samovar_storage.live import connect_async, connect_sync
@@ -19,6 +20,10 @@ from support.processes import running
 from support.stores import Stores, stores_for_a_test
 
 _numbers = itertools.count()
+
+# how long an example takes is the machine's business: a slow one is no failure
+settings.register_profile("any machine", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")
