@@ -36,9 +36,9 @@ class Vitals:
 
     def news(self, state: State, in_flight: int, overrun_s: float) -> wire.Stats | None:
         """Return Stats to be told, or None while nothing but time and memory has moved for STATS_MAX_AGE_S."""
-        stats = self._stats(state, in_flight, overrun_s)
         is_old = time.monotonic() - self._told_at_s >= STATS_MAX_AGE_S
-        if self._told is not None and not is_old and _key(stats) == _key(self._told):
+        key = (state, in_flight, self.completed, self.failed, overrun_s > 0)
+        if self._told is not None and not is_old and key == _key(self._told):
             return None
         return self.tell(state, in_flight, overrun_s)
 
