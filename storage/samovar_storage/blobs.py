@@ -5,9 +5,10 @@
 | <= 16 MiB     | one PUT of `blobs/<sha256>`                                            |
 | above         | a multipart upload of 16, 32 or 64 MiB parts, its id in `sv:upload:{sha256}` for 24 h |
 
-A blob counts only once its stored bytes were hashed here: then `verified/<sha256>` holds its size. Asking for a plan
-again resumes: parts that arrived are named in `done_parts`, and a verified blob is `present`. A presigned URL may
-outlive the verification, so nodes verify what they fetch again.
+A blob counts only once its stored bytes were hashed here: then `verified/<sha256>` holds their size and etag.
+Asking for a plan again resumes: parts that arrived are named in `done_parts`, and a verified blob is `present`. A
+presigned URL outlives the verification: a blob that was overwritten has another etag, so it counts as not verified, and
+nodes verify what they fetch.
 This module does not know who uploads, or what the bytes mean.
 """
 
@@ -23,7 +24,7 @@ from samovar.errors import InvalidInput, NotFound
 from samovar.spec import BlobRef, Struct
 from samovar_storage import keys
 from samovar_storage.failures import translating
-from samovar_storage.objects import ObjectStore, Part
+from samovar_storage.objects import ObjectInfo, ObjectStore, Part
 from samovar_storage.records import dumps, loads
 
 MIB = 1024 * 1024
@@ -117,11 +118,13 @@ class Blobs:
         self._verify(blob)
 
     def is_present(self, blob: BlobRef) -> bool:
-        """Return whether the blob's stored bytes were verified and are still there in full."""
-        if self._store.head(verified_key(blob.sha256)) is None:
+        """Return whether the blob's stored bytes were verified and have not been replaced since."""
+        try:
+            marker, _ = self._store.get(verified_key(blob.sha256))
+        except NotFound:
             return False
         info = self._store.head(blob_key(blob.sha256))
-        return info is not None and info.size_bytes == blob.size_bytes
+        return info is not None and info.size_bytes == blob.size_bytes and marker == _marker(info)
 
     def _plan(self, blob: BlobRef) -> UploadPlan:
         if self.is_present(blob):
@@ -192,16 +195,17 @@ class Blobs:
 
     def _verify(self, blob: BlobRef) -> None:
         key = blob_key(blob.sha256)
-        try:
-            sha256, size_bytes = self._store.sha256(key)
-        except NotFound as error:
-            raise InvalidInput(f"nothing was uploaded for {blob.sha256}; ask for a plan again") from error
+        # the etag is from before: what replaces the bytes while they are hashed has another one
+        info = self._store.head(key)
+        if info is None:
+            raise InvalidInput(f"nothing was uploaded for {blob.sha256}; ask for a plan again")
+        sha256, size_bytes = self._store.sha256(key)
         if (sha256, size_bytes) != (blob.sha256, blob.size_bytes):
             self._store.delete(key)
             raise InvalidInput(
                 f"the {size_bytes} bytes that arrived have the SHA-256 {sha256}, not {blob.sha256}; they were deleted"
             )
-        self._store.put(verified_key(blob.sha256), str(size_bytes).encode())
+        self._store.put(verified_key(blob.sha256), _marker(info))
 
     def _current(self, blob: BlobRef) -> _Upload | None:
         with translating("the upload"):
@@ -218,6 +222,10 @@ class Blobs:
         except NotFound:
             return False
         return True
+
+
+def _marker(info: ObjectInfo) -> bytes:
+    return f"{info.size_bytes} {info.etag}".encode()
 
 
 def _part_size(size_bytes: int, part_size: int, number: int) -> int:

@@ -43,7 +43,7 @@ def test_an_upload_is_planned_sent_and_verified(blobs: Blobs, object_store: Obje
     send(plan, data)
     blobs.complete(sha256(data), len(data))
     assert object_store.get(blob_key(sha256(data)))[0] == data
-    assert object_store.get(verified_key(sha256(data)))[0] == b"%d" % len(data)
+    assert object_store.get(verified_key(sha256(data)))[0].startswith(b"%d " % len(data))
     assert blobs.plan([ref(data)]) == [UploadPlan(sha256=sha256(data), present=True)]
     blobs.complete(sha256(data), len(data))
 
@@ -82,6 +82,31 @@ def test_other_bytes_than_promised_are_deleted(blobs: Blobs, object_store: Objec
     (again,) = blobs.plan([ref(SMALL)])
     send(again, SMALL)
     blobs.complete(sha256(SMALL), len(SMALL))
+
+
+def test_a_link_that_outlives_the_verification_changes_nothing_unseen(blobs: Blobs, object_store: ObjectStore) -> None:
+    (plan,) = blobs.plan([ref(SMALL)])
+    send(plan, SMALL)
+    blobs.complete(sha256(SMALL), len(SMALL))
+    send(plan, SMALL)
+    assert blobs.is_present(ref(SMALL))
+    send(plan, SMALL[::-1])
+    assert not blobs.is_present(ref(SMALL))
+    with pytest.raises(InvalidInput, match="SHA-256"):
+        blobs.complete(sha256(SMALL), len(SMALL))
+    (again,) = blobs.plan([ref(SMALL)])
+    send(again, SMALL)
+    blobs.complete(sha256(SMALL), len(SMALL))
+    assert object_store.get(blob_key(sha256(SMALL)))[0] == SMALL
+
+
+def test_links_of_parts_end_with_their_upload(blobs: Blobs, object_store: ObjectStore) -> None:
+    (plan,) = blobs.plan([ref(LARGE)])
+    send(plan, LARGE)
+    blobs.complete(sha256(LARGE), len(LARGE))
+    assert httpx.put(plan.parts[0].url, content=b"late").status_code == 404
+    assert object_store.get(blob_key(sha256(LARGE)))[0] == LARGE
+    assert blobs.is_present(ref(LARGE))
 
 
 def test_nothing_sent_is_nothing_completed(blobs: Blobs) -> None:
