@@ -98,7 +98,10 @@ def _run(flags: dict[str, Any], reporter: Reporter) -> None:
             check_redis(settings.redis_url.reveal())
         if not settings.embeds_s3:
             check_s3(settings)
-        work = plan.make(settings, plan.passed_on(flags, os.environ, _PROCESSES[1:]), reporter)
+        passed = plan.passed_on(flags, os.environ, _PROCESSES[1:])
+        if passed.get("simulate_gpus"):
+            reporter.progress(f"the GPUs are simulated ({passed['simulate_gpus']}): everything runs on the CPU")
+        work = plan.make(settings, passed, reporter)
         asyncio.run(Supervisor(work, reporter, settings.data_dir).run())
     reporter.stopped()
 

@@ -71,9 +71,9 @@ def test_state_survives_stops_a_lost_redis_and_a_killed_supervisor(short_path: P
 
 
 def test_a_stop_while_coming_up_leaves_nothing_behind(short_path: Path) -> None:
-    platform = start(short_path / "data", environ=environment())
+    platform = start(short_path / "data", "--simulate-gpus", "2x80", environ=environment())
     try:
-        platform.wait_for("progress")
+        assert "GPUs are simulated (2x80)" in platform.wait_for("progress")["text"]
         wait_until(lambda: len(platform.tree()) >= 2, 20, "the first children")
         ours = platform.tree()
         assert platform.stop(signal.SIGTERM) == 0

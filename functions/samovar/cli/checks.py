@@ -188,10 +188,17 @@ def _node(node: dict[str, Any]) -> Verdict:
     used, budget = int(node["memory_used_bytes"]), int(node["memory_budget_bytes"])
     detail = (
         f"{node['instances']} instances, {node['blanks']} of {node['blank_target']} blank ones, "
-        f"{size(used)} of {size(budget)} memory; sandbox: {', '.join(node.get('sandbox') or ()) or 'none'}"
+        f"{size(used)} of {size(budget)} memory; {_devices(node)}"
+        f"sandbox: {', '.join(node.get('sandbox') or ()) or 'none'}"
     )
     if not node.get("zygote_ready", True):
         return Verdict(
             f"node {node['node']}", "fail", f"no zygote; {detail}", "look at logs/pool.log in the data folder"
         )
     return Verdict(f"node {node['node']}", "ok", detail)
+
+
+def _devices(node: dict[str, Any]) -> str:
+    devices = node.get("devices") or []
+    simulated = " simulated" if any(device.get("simulated") for device in devices) else ""
+    return f"{len(devices)}{simulated} GPUs; " if devices else ""
