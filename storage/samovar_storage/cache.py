@@ -52,6 +52,7 @@ class NodeCache:
         self._prefetcher = ThreadPoolExecutor(NUM_PREFETCHERS, thread_name_prefix="prefetch")
         self._prefetching: set[Path] = set()
         self._prefetching_lock = threading.Lock()
+        self._closing = threading.Event()
 
     def ensure(self, manifest: Manifest, owner: str | None = None) -> LocalVersion:
         """The version's files are here, verified; return where. Under a millisecond when they are here already.
@@ -115,7 +116,7 @@ class NodeCache:
 
     def _prefetch(self, path: Path) -> None:
         try:
-            fetch.prefetch(path)
+            fetch.prefetch(path, self._closing)
         except OSError as error:
             log.warning("cannot prefetch %s: %s", path, error)
         finally:
@@ -123,7 +124,8 @@ class NodeCache:
                 self._prefetching.discard(path)
 
     def close(self) -> None:
-        """No prefetch is running or waiting any more."""
+        """No prefetch is running or waiting any more; one that runs ends within a step."""
+        self._closing.set()
         self._prefetcher.shutdown(cancel_futures=True)
 
     def verify(self, manifest: Manifest) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, Future, wait
 from itertools import islice
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import Protocol
 
 from samovar_storage.failures import translating
@@ -103,11 +103,12 @@ def _landed(
         wait([landed for _, _, landed in landing if not landed.cancel()])
 
 
-def prefetch(path: Path) -> None:
-    """Read the file into the page cache. Takes as long as the disk does. A file that is gone is no error.
+def prefetch(path: Path, stopping: Event) -> None:
+    """Read the file into the page cache. Takes as long as the disk does, unless `stopping` is set meanwhile.
 
-    Read, not advised: one `posix_fadvise(WILLNEED)` brings in no more than a read-ahead window (8 MiB of 100), and many
-    of them bring in single pages, which the later mapping pays for one by one (docs/node-cache.md).
+    A file that is gone is no error. Read, not advised: one `posix_fadvise(WILLNEED)` brings in no more than a
+    read-ahead window (8 MiB of 100), and many of them bring in single pages, which the later mapping pays for one by
+    one (docs/node-cache.md).
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -115,7 +116,7 @@ def prefetch(path: Path) -> None:
         return
     buffer, offset = bytearray(PREFETCH_STEP_BYTES), 0
     try:
-        while count := os.preadv(descriptor, [buffer], offset):
+        while not stopping.is_set() and (count := os.preadv(descriptor, [buffer], offset)):
             offset += count
     finally:
         os.close(descriptor)
