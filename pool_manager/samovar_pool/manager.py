@@ -120,6 +120,8 @@ class Manager:
             if version is not None and not version.routed and ref not in running and decision.target == 0:
                 self._catalogue.forget(ref)
                 self._knowledge.forget(ref)
+                self._no_template.discard(ref)
+                self.reporter.forget(ref)
 
     # ---- act -------------------------------------------------------------------------------------------------------
 

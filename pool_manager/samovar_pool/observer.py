@@ -92,6 +92,8 @@ class Observer:
                 need_layer.append(version)
             else:
                 self._catalogue.layer_found(ref)
+        for ref in self._settled.keys() - views.keys():
+            del self._settled[ref]
         snapshot = Snapshot(
             now_s=now_s,
             versions=views,

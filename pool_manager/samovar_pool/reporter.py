@@ -99,6 +99,12 @@ class Reporter:
             self._failed.discard(ref)
             self._recorder.boot_success(ref)
 
+    def forget(self, ref: str) -> None:
+        """Drop what was recorded of a version that is unrouted and has nothing left."""
+        self._last.pop(ref, None)
+        self._reported.pop(ref, None)
+        self._failed.discard(ref)
+
     # ---- decisions -------------------------------------------------------------------------------------------------
 
     def record(self, observation: Observation, actions: list[Action], now_s: float) -> None:
