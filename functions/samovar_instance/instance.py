@@ -22,7 +22,7 @@ from samovar import wire
 from samovar.errors import ProtocolError
 from samovar.lifecycle import State
 from samovar.spec import Manifest, concurrency
-from samovar_instance import confine, devices, introspect, loader, logs, serving
+from samovar_instance import confine, devices, introspect, loader, logs, rehearsal, serving
 from samovar_instance.control import ControlServer, Peer
 from samovar_instance.forkserver import Child, ForkServer
 from samovar_instance.loader import BootError, Loaded
@@ -57,7 +57,7 @@ def _run_blank(child: Child) -> NoReturn:
         received = control.next(REHEARSAL_AFTER_S if may_rehearse else None)
         if received is None:
             if may_rehearse:
-                devices.warm_cpu()
+                rehearsal.rehearse()
                 is_rehearsed = True
             continue
         peer, message = received

@@ -24,7 +24,16 @@ from samovar_instance.forkserver import ForkServer, preload
 logger = logging.getLogger("samovar.instance")
 
 # Imported one by one if installed; torch and transformers are optional, the others come with samovar.
-_MODULES = ["asyncio", "uvloop", "numpy", "safetensors", "tokenizers", "torch", "safetensors.torch", "samovar.torch"]
+_MODULES = [
+    "asyncio",
+    "uvloop",
+    "numpy",
+    "safetensors",
+    "samovar.tokenizer",
+    "torch",
+    "safetensors.torch",
+    "samovar.torch",
+]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TypedDict
 
 import torch
-from tokenizers import Tokenizer
 from transformers import BertModel
 
 import samovar as sv
+from samovar.tokenizer import load_tokenizer
 from samovar.torch import load_pretrained
 
 MAX_TOKENS = 512
@@ -32,7 +32,7 @@ class MiniLM:
     def load(self, weights: Path, device: str) -> None:
         self.device = device
         self.net = load_pretrained(weights, BertModel, device)
-        self.tokenizer = Tokenizer.from_file(str(weights / "tokenizer.json"))
+        self.tokenizer = load_tokenizer(weights)
         self.tokenizer.enable_truncation(MAX_TOKENS)
         self.tokenizer.enable_padding()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from harness.example import Example
 
+import samovar.tokenizer
 import samovar.torch
 
 
