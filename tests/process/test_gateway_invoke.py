@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -348,6 +349,9 @@ def test_metrics_count_by_function_and_outcome(gateway: Gateway) -> None:
     assert re.search(r'samovar_call_seconds_bucket\{function="counted",le="\+Inf",version="1"\} 3.0', text)
     assert 'samovar_instances{function="counted",state="ready",version="1"} 1.0' in text
     assert "process_cpu_seconds_total" in text
+    page = (Path(__file__).parents[2] / "docs" / "dispatch.md").read_text()
+    families = re.findall(r"^# TYPE (samovar_\w+) ", text, re.MULTILINE)
+    assert [name for name in families if f"`{name}`" not in page] == []
 
 
 def answers_to(connection: socket.socket, pieces: list[bytes], count: int) -> list[tuple[bytes, bytes]]:
