@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from samovar import wire
+from samovar_instance import rehearsal
 from samovar_instance.server import EXIT_DRAIN_TIMEOUT
 from support.instance_driver import FUNCTIONS, TOKEN, Caller, Zygote, manifest_of
 from support.waiting import wait_until
@@ -37,6 +38,26 @@ def test_a_blank_becomes_an_instance_and_drains(zygote: Zygote, tmp_path: Path) 
     assert caller.expect(wire.Goodbye).reason == "drain"
     assert zygote.exit_code(instance) == 0
     assert instance.log_text().split("\n")[:4] == [f"loaded {tmp_path} cpu", "called warm", "called tea", "unloaded"]
+
+
+def test_a_call_that_waits_is_the_warm_up(zygote: Zygote, tmp_path: Path) -> None:
+    instance = zygote.start(FUNCTIONS / "full_life", weights=weights(tmp_path, "!"), is_awaited=True)
+    assert instance.ready is not None and instance.ready.boot_ms["warmup"] < 1
+    assert instance.connect().call({"text": "tea"}) == "tea!"
+    assert instance.log_text().splitlines() == [f"loaded {tmp_path} cpu", "called tea"]
+    failed = zygote.fork().specialise(FUNCTIONS / "full_life", weights=weights(tmp_path, "unwell"), is_awaited=True)
+    assert isinstance(failed, wire.BootFailed) and failed.phase == "check", "it is checked all the same"
+
+
+def test_a_blank_that_is_left_alone_rehearses(zygote: Zygote, tmp_path: Path) -> None:
+    blank = zygote.fork()
+    before_bytes = blank.process.memory_full_info().uss
+    blank.control()
+    wait_until(lambda: blank.process.memory_full_info().uss > before_bytes + rehearsal.HEAP_BYTES)
+    assert len(os.listdir(f"/proc/{blank.pid}/task")) == 1, "it may still become a template"
+    assert isinstance(blank.specialise(FUNCTIONS / "full_life", weights=weights(tmp_path, "!")), wire.Ready)
+    assert blank.connect().call({"text": "tea"}) == "tea!"
+    assert "samovar" not in blank.log_text(), "nothing of it is in the function's log"
 
 
 def test_what_is_sent_right_behind_specialise_is_served(zygote: Zygote) -> None:

@@ -135,7 +135,8 @@ class Instance:
 
     def specialise(
         self, folder: Path, *, weights: Path | None = None, role: Literal["instance", "template"] = "instance",
-        num_threads: int = 1, layers: list[Path] | None = None, device: str = "cpu", **changes: Any,
+        num_threads: int = 1, layers: list[Path] | None = None, device: str = "cpu",
+        is_awaited: bool = False, **changes: Any,
     ) -> wire.Ready | wire.BootFailed:  # fmt: skip
         """Tell it to become the function in `folder`; return Ready or BootFailed."""
         manifest = msgspec.json.encode(msgspec.structs.replace(manifest_of(folder), **changes))
@@ -149,6 +150,7 @@ class Instance:
                 num_threads,
                 role,
                 scratch_dir=str(self.log.parent / f"scratch-{self.pid}"),
+                is_awaited=is_awaited,
             )
         )
         answer = self.control().next()
