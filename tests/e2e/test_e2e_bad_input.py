@@ -1,19 +1,22 @@
 """What bad input gets, on the real processes: each row of the list, and nothing hangs past its deadline."""
 
 import json
-import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
+import httpx
+import msgspec
 import pytest
 
 from samovar.settings import Secret
-from samovar_storage.blobs import blob_key
+from samovar.spec import Manifest
+from samovar_storage.live import connect_sync
 from samovar_storage.objects import ObjectStore
+from samovar_storage.registry import Registry
 from samovar_storage.settings import StoreSettings
-from support.journeys import FUNCTIONS, Caller
+from support.journeys import Caller
 from support.platform import Platform
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -28,8 +31,8 @@ def deployed(caller: Caller) -> Caller:
 
 
 @pytest.fixture
-def objects(platform: Platform) -> Iterator[ObjectStore]:
-    """The platform's own object store."""
+def registry(platform: Platform) -> Iterator[Registry]:
+    """The platform's own registry, written to behind the gateway's back."""
     settings = json.loads((platform.data_dir / "settings.json").read_bytes())
     store = ObjectStore.from_settings(
         StoreSettings(
@@ -39,7 +42,8 @@ def objects(platform: Platform) -> Iterator[ObjectStore]:
             s3_secret_key=Secret(settings["s3_secret_key"]),
         )
     )
-    yield store
+    with connect_sync(settings["redis_url"]) as redis:
+        yield Registry(store, redis)
     store.close()
 
 
@@ -111,15 +115,16 @@ def test_a_load_that_raises_fails_the_calls_that_wait_with_the_log(caller: Calle
     assert "the kettle is empty" in answer.text
 
 
-def test_weights_missing_in_the_store_fail_that_function_alone(
-    deployed: Caller, objects: ObjectStore, tmp_path: Path
-) -> None:
-    shutil.copytree(FUNCTIONS / "weighs", tmp_path / "weighs")
-    (tmp_path / "weighs" / "model" / "content.txt").write_text("weights that no other function has cached")
-    deployed.deploy(tmp_path / "weighs", "empty-handed")
-    function = deployed.http.get("/v1/functions/empty-handed").json()
-    sha256 = function["manifests"]["1"]["weights"][0]["sha256"]
-    objects.delete(blob_key(sha256))
-    answer = deployed.invoke("empty-handed", {"prefix": ""})
+def test_weights_missing_in_the_store_fail_that_function_alone(deployed: Caller, registry: Registry) -> None:
+    deployed.deploy("weighs", "replete")
+    manifest = msgspec.convert(deployed.http.get("/v1/functions/replete").json()["manifests"]["1"], Manifest)
+    lost = msgspec.structs.replace(manifest.weights[0], sha256="0" * 64)
+    registry.publish_version(msgspec.structs.replace(manifest, name="empty-handed", version=0, weights=[lost]))
+    answer = wait_until(lambda: _known(deployed.invoke("empty-handed", {"prefix": ""})), 10)
     assert answer.status_code == 503 and answer.json()["code"] == "weights_missing", answer.text
     assert deployed.answer("sums", {"values": [7]}) == 7
+
+
+def _known(answer: httpx.Response) -> httpx.Response | None:
+    """Return the answer unless the gateway had not heard of the function yet."""
+    return None if answer.status_code == 404 else answer
