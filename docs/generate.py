@@ -15,8 +15,9 @@ PROCESSES = [
     ("Pool manager, `python -m samovar_pool`", "samovar_pool.settings", "PoolSettings"),
 ]
 HEAD = """# Settings
-Each process reads its settings once, at its start: flag, then `SAMOVAR_<FIELD>` variable, then the JSON file of `--config` (or `SAMOVAR_CONFIG`), then the default. A flag is the
-field's name with dashes. A bad value names its key; an unknown `SAMOVAR_` variable stops the process. Secrets print as stars. Written by `make docs`; do not edit.
+Each process reads its settings once, at its start: flag, then `SAMOVAR_<FIELD>` variable, then the JSON file of
+`--config` (or `SAMOVAR_CONFIG`), then the default. A flag is the field's name with dashes. A bad value names its key;
+an unknown `SAMOVAR_` variable stops the process. Secrets print as stars. Written by `make docs`; do not edit.
 """
 
 
