@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -32,6 +32,7 @@ WARM_SWEEP_S = 60.0
 WARM_SWEEP_REFS = 200  # of the sweep, read with one look at demand
 SCAN_COUNT = 200  # functions decoded in one go, so that thousands of them leave the event loop free in between
 WOKEN_FOR_S = 60.0
+GROWTH = 1.25  # less than this waits for the tick: a busy gateway's numbers move all the time
 
 
 class Signals:
@@ -56,9 +57,10 @@ class Signals:
         self._poll_s = poll_s
         self._on_wake = on_wake
         self._on_deployed = on_deployed
-        self._read_at_s = self._swept_at_s = float("-inf")
+        self._read_at_s = self._swept_at_s = self._acted_at_s = float("-inf")
         self._sweep: list[str] = []
         self._reading = asyncio.Lock()
+        self._acted_on: dict[str, float] = {}
         self._woken_refs: set[str] = set()
         self._poll_now = asyncio.Event()
 
@@ -117,12 +119,14 @@ class Signals:
             return
         fresh = {ref: float(d.queued + d.running) for ref, d in demand.items()}
         warm = {ref: request.instances for ref, request in requests.items()}
-        changed = (fresh, warm) != (self.demand, self.warm)
+        is_urgent = warm != self.warm or has_grown(self._acted_on, fresh)
         self.demand, self.warm = fresh, warm
         self.num_queued = sum(d.queued for d in demand.values())
         self._read_at_s = now_s = time.monotonic()
         self.woken_at_s = {ref: at_s for ref, at_s in self.woken_at_s.items() if now_s - at_s < WOKEN_FOR_S}
-        if changed:
+        if is_urgent or now_s - self._acted_at_s >= self._poll_s:
+            self._acted_on, self._acted_at_s = fresh, now_s
+        if is_urgent:
             self._on_wake()
 
     def _warm_refs(self, now_s: float) -> list[str]:
@@ -174,6 +178,11 @@ class Signals:
             if data is not None or built:
                 for version in self._catalogue.update(name, _function(data) if data is not None else None):
                     self._on_deployed(version)
+
+
+def has_grown(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
+    """Return whether demand rose by so much that it must be looked at before the next tick, or is gone somewhere."""
+    return before.keys() != now.keys() or any(demand > GROWTH * before[ref] for ref, demand in now.items())
 
 
 def _text(value: bytes | str) -> str:

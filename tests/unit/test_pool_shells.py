@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from samovar.errors import ConfigError
 from samovar.lifecycle import State
 from samovar.spec import BlobRef, FileRef, Manifest, Resources, Route, Scaling
-from samovar_pool import layers, logs, preload
+from samovar_pool import layers, logs, preload, signals
 from samovar_pool.backends.rundir import Note, RunDir
 from samovar_pool.backends.zygote import clean_environment
 from samovar_pool.devices import NoDevices, SimulatedDevices, find_devices, sys_address
@@ -155,6 +155,14 @@ def test_a_change_tells_which_versions_became_routed() -> None:
     catalogue.layer_found("f@1")
     assert catalogue.with_requirements == {"f@2"}
     assert catalogue.update("f", None) == [] and catalogue.with_requirements == set()
+
+
+@pytest.mark.parametrize(
+    ("now", "is_urgent"),
+    [({"f@1": 16.0}, False), ({"f@1": 12.0}, False), ({"f@1": 21.0}, True), ({}, True), ({"f@1": 16, "g@1": 1}, True)],
+)
+def test_only_news_of_demand_wakes_before_the_tick(now: dict[str, float], is_urgent: bool) -> None:
+    assert signals.has_grown({"f@1": 16.0}, now) == is_urgent
 
 
 def test_the_first_instance_brings_its_weights_further_ones_share_them() -> None:
