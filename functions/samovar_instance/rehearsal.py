@@ -19,10 +19,5 @@ def rehearse() -> None:
 
 
 def _grow_heap() -> None:
-    """Leave HEAP_BYTES of touched, free memory at the end of malloc's heap.
-
-    glibc gives the first block back to the kernel and takes its size as a hint that such blocks should come from the
-    heap; the second does, and its pages stay.
-    """
-    for _ in range(2):
-        b"." * HEAP_BYTES
+    """Leave HEAP_BYTES of touched, free memory in malloc's heap, which keeps it (see the zygote)."""
+    b"." * HEAP_BYTES
