@@ -80,7 +80,7 @@ def _landed(
     source: RangeSource, key: str, size_bytes: int, descriptor: int, streams: Executor
 ) -> Iterator[tuple[int, int]]:
     """Yield the ranges in order, each as soon as it and all before it are in the file."""
-    # the kernel lets one thread at a time write to a file, and the others spin: a fifth of all work with four streams
+    # the kernel lets one thread at a time write to a file, and the others spin: a tenth of all work with four streams
     writing = Lock()
     left = iter(ranges(size_bytes))
     landing: deque[tuple[int, int, Future[None]]] = deque()
