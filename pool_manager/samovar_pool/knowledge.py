@@ -20,7 +20,8 @@ DEFAULT_BOOT_S = 1.0
 
 class Knowledge:
     """Per version, by ref. claims: the times of recent claims of blanks, by device. to_prepare: versions just deployed
-    that are to get a template before anybody calls them, oldest first."""
+    that are to get a template before anybody calls them, oldest first. prepared: those that have one, uncalled.
+    """
 
     def __init__(self) -> None:
         self.scalers: dict[str, VersionScaler] = {}
@@ -31,6 +32,7 @@ class Knowledge:
         self.missing_since_s: dict[str, float] = {}
         self.may_template: set[str] = set()
         self.to_prepare: dict[str, None] = {}
+        self.prepared: dict[str, None] = {}
         self._boot_s: dict[str, float] = {}
 
     def scaler(self, ref: str, now_s: float) -> VersionScaler:
@@ -67,6 +69,7 @@ class Knowledge:
             known.pop(ref, None)
         self.may_template.discard(ref)
         self.to_prepare.pop(ref, None)
+        self.prepared.pop(ref, None)
         self.backoff.succeed(ref)
         self.ledger.forget(ref)
 

@@ -37,6 +37,7 @@ from samovar_pool.versions import Catalogue, Version
 
 logger = logging.getLogger("samovar.pool")
 
+MAX_UNUSED_TEMPLATES = 8
 MAX_PASS_SHARE = 3.0  # a pass that took t is followed by at least 2 t for everything else: news come in crowds
 
 
@@ -112,7 +113,18 @@ class Manager:
         self.learner.tick(observation.snapshot)
         running = {instance.ref for instance in observation.snapshot.instances}
         self._knowledge.prune(now_s, running)
+        self._end_unused_templates()
         self._forget_versions(observation, running)
+
+    def _end_unused_templates(self) -> None:
+        """Of the templates made at a deploy, keep the newest few that nobody has called for."""
+        prepared = self._knowledge.prepared
+        for ref in list(prepared)[: max(0, len(prepared) - MAX_UNUSED_TEMPLATES)]:
+            del prepared[ref]
+            self._knowledge.may_template.discard(ref)
+            for instance in list(self.backend.instances.values()):
+                if instance.ref == ref and instance.role == "template":
+                    self.backend.kill(instance.instance_id, "nobody called for it")
 
     def _forget_versions(self, observation: Observation, running: set[str]) -> None:
         for ref, decision in observation.decisions.items():
@@ -198,8 +210,11 @@ class Manager:
         """Publish it first, then learn from it."""
         if instance.role == "instance":
             self.reporter.instance(instance)
-        if instance.role == "template":
-            self._knowledge.to_prepare.pop(instance.ref, None)
+        if instance.role == "instance":
+            self._knowledge.prepared.pop(instance.ref, None)
+        elif instance.ref in self._knowledge.to_prepare:
+            del self._knowledge.to_prepare[instance.ref]
+            self._knowledge.prepared[instance.ref] = None
         if instance.from_template or ready is None:
             self.logs.follow(
                 instance.instance_id, instance.ref, self.backend.run.log_paths(instance.instance_id), False

@@ -141,3 +141,15 @@ def test_a_deployed_version_that_does_not_load_says_so_and_is_tried_as_ever(pool
     pool.demand(ref)
     failure = pool.until(lambda: pool.boot_failure(ref), 10)
     assert failure.num_failures == 1
+
+
+def test_of_many_deploys_only_the_newest_keep_a_template(pool: Pool) -> None:
+    refs: list[str] = []
+
+    def templates() -> set[str]:
+        return {note.ref for note in pool.notes() if note.kind == "template" and note.ref.startswith("many-")}
+
+    for number in range(10):
+        refs.append(pool.deploy("echo_sum", name=f"many-{number}", scaling=quick_scaling()).ref)
+        pool.until(lambda: refs[-1] in templates(), 20, "a template")
+    pool.until(lambda: templates() == set(refs[-8:]), 20, "eight are kept")
