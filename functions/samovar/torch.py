@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from transformers import AutoConfig, AutoModel, BertConfig, BertModel, GenerationConfig
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming, rename_source_key
@@ -32,7 +32,7 @@ logger = logging.getLogger("samovar.torch")
 
 _INDEX = "model.safetensors.index.json"
 _WHOLE = "model.safetensors"
-_tiny: tempfile.TemporaryDirectory[str] | None = None
+_tiny_files: dict[str, bytes] = {}  # of the tiny model, by name; made once and shared with forks
 
 
 class _CannotMatch(Exception):
@@ -67,23 +67,23 @@ def prepare() -> None:
     transformers compiles a thousand patterns and torch registers its meta kernels on first use, 0.1 s together: done
     once for all forks of this process. A fork that does it again owns the pages that a load writes to.
     """
-    with torch.inference_mode():
-        model = load_pretrained(_tiny_checkpoint(), BertModel)
+    with tempfile.TemporaryDirectory(prefix="samovar-tiny-") as folder, torch.inference_mode():
+        _write_tiny_checkpoint(Path(folder))
+        model = load_pretrained(folder, BertModel)
         model(input_ids=torch.ones(1, 4, dtype=torch.long), attention_mask=torch.ones(1, 4, dtype=torch.long))
 
 
-def _tiny_checkpoint() -> str:
-    """Return the folder of a tiny model, saved by this process or the one it was forked from."""
-    global _tiny
-    if _tiny is None or not Path(_tiny.name).is_dir():
-        _tiny = tempfile.TemporaryDirectory(prefix="samovar-tiny-")
+def _write_tiny_checkpoint(folder: Path) -> None:
+    """Save a tiny model, the same one in this process and in its forks."""
+    if not _tiny_files:
         config = BertConfig(
             vocab_size=8, hidden_size=32, num_hidden_layers=1, num_attention_heads=1, intermediate_size=32
         )
         # not save_pretrained: its progress bar starts a thread, and this process is about to be forked
-        config.save_pretrained(_tiny.name)
-        save_file(BertModel(config).state_dict(), Path(_tiny.name) / _WHOLE)
-    return _tiny.name
+        _tiny_files["config.json"] = config.to_json_string().encode()
+        _tiny_files[_WHOLE] = save(BertModel(config).state_dict())
+    for name, content in _tiny_files.items():
+        (folder / name).write_bytes(content)
 
 
 def _load_mapped(folder: Path, auto_class: Any, device: str, dtype: torch.dtype | None) -> Any:
