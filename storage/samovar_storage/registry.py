@@ -200,8 +200,12 @@ class Registry:
                 raise InvalidInput(f"{new.name} has no version {version}", path="$.shares")
 
     def _index(self, name: str, route: Route | None) -> None:
-        """Mirror the route (and the manifests it names) in Redis, unless a newer one is there, and tell everyone."""
-        record, updated_at_s = b"", self._clock()
+        """Mirror the route (and the manifests it names) in Redis, unless a newer one is there, and tell everyone.
+
+        A deleted function has a route without shares. None is one whose objects are gone, or whose first deploy is
+        under way: what was indexed within the time that a deploy may hold its turn stays.
+        """
+        record, updated_at_s = b"", self._clock() - LOCK_LIFETIME_S
         if route is not None:
             updated_at_s = route.updated_at_s
             if route.shares:
