@@ -6,7 +6,10 @@ Works without torch: then there is only the CPU. This module does not know place
 from __future__ import annotations
 
 import os
+import random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _STICKY = ("CUDA error", "device-side assert", "illegal memory access", "cuBLAS", "CUBLAS_STATUS", "CUDNN_STATUS")
@@ -66,6 +69,23 @@ def reseed(inherited_seed: int | None = None) -> int | None:
     seed = int.from_bytes(os.urandom(7), "little")
     torch.default_generator.manual_seed(seed)
     return seed
+
+
+@contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Have the generators of Python, numpy and torch go on afterwards as if nothing had been drawn or seeded."""
+    torch, numpy = _torch(), sys.modules.get("numpy")
+    python_state = random.getstate()
+    numpy_state = numpy.random.get_state() if numpy is not None else None
+    torch_state = torch.get_rng_state() if torch is not None else None
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)
+        if torch is not None:
+            torch.set_rng_state(torch_state)
 
 
 def peak_memory_bytes() -> int:

@@ -1,8 +1,9 @@
 """Forks children on request: what a zygote and a template have in common. One thread, for ever.
 
 A `Fork` frame carries three descriptors, the child's listening socket, its stdout and its stderr. In the child `serve`
-returns a `Child`; in the parent it goes on, reaps children as they end and tells every connected manager. With no
-manager connected the ends are kept for the next one. This module does not know what a child does.
+returns a `Child`; in the parent it goes on, reaps children as they end and tells every connected manager. A child may
+have been forked ahead of its Fork (parking.py). With no manager connected the ends are kept for the next one.
+This module does not know what a child does.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from samovar import wire
 from samovar.errors import ProtocolError
 from samovar_instance import confine
 from samovar_instance.control import ControlServer, Peer
+from samovar_instance.parking import NUM_FDS, Parked, ParkedChild
 
 logger = logging.getLogger("samovar.instance")
 
@@ -46,11 +48,13 @@ class ForkServer:
     """Serves Fork, Preload and Drain on a control server until told to end.
 
     is_zygote: children get none of this process's descriptors, and Preload is served.
+    parked: a child kept ahead of demand, which the next Fork is handed to; None forks each on demand.
     """
 
-    def __init__(self, control: ControlServer, *, is_zygote: bool) -> None:
+    def __init__(self, control: ControlServer, *, is_zygote: bool, parked: ParkedChild | None = None) -> None:
         self._control = control
         self._is_zygote = is_zygote
+        self._parked = parked
         self._children: set[int] = set()
         self._untold: deque[wire.Exited] = deque(maxlen=MAX_UNTOLD_EXITS)
         self._ending = False
@@ -60,8 +64,9 @@ class ForkServer:
     def serve(self) -> Child | None:
         """Return a Child in each forked process, None in this one when it was told to end (SIGTERM or Drain)."""
         while not self._ending:
-            received = self._control.next()
-            child = self._handle(*received) if received is not None else None
+            due_in_s = self._parked.due_in_s() if self._parked is not None else None
+            received = self._control.next(due_in_s)
+            child = self._handle(*received) if received is not None else self._park_if_due()
             if child is not None:
                 return child
             self._reap()
@@ -83,11 +88,16 @@ class ForkServer:
         return None
 
     def _fork(self, peer: Peer, fork: wire.Fork) -> Child | None:
-        fds = peer.take_fds(3)
+        fds = peer.take_fds(NUM_FDS)
         started_s = time.perf_counter()
-        pid = os.fork()
+        pid = self._parked.hand_out(fork, fds) if self._parked is not None else None
+        if pid is None:
+            pid = os.fork()
         if pid == 0:
+            self._leave_parent()
             return self._become_child(fork, *fds)
+        if self._parked is not None:
+            self._parked.due_later()
         for fd in fds:
             os.close(fd)
         self._children.add(pid)
@@ -95,10 +105,31 @@ class ForkServer:
         self._control.send(peer, wire.Forked(fork.instance_id, pid, fork_ms))
         return None
 
+    def _park_if_due(self) -> Child | None:
+        """Return a Child in the parked process, once a Fork is handed to it; None in this one."""
+        if self._parked is None or self._parked.due_in_s() != 0:
+            return None
+        parked = self._parked.fork()
+        return self._be_parked(parked) if parked is not None else None
+
+    def _be_parked(self, parked: Parked) -> Child:
+        self._leave_parent()
+        try:
+            fork, fds = parked.wait()
+            return self._become_child(fork, *fds)
+        except BaseException as error:
+            logger.critical("a parked fork failed", exc_info=error)
+            os._exit(1)
+
+    def _leave_parent(self) -> None:
+        """Close, in a child, what is the parent's alone."""
+        self._control.close()
+        if self._parked is not None:
+            self._parked.close()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
     def _become_child(self, fork: wire.Fork, listen_fd: int, stdout_fd: int, stderr_fd: int) -> Child:
         os.setsid()
-        self._control.close()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         given = (listen_fd, stdout_fd, stderr_fd)
         kept = given if self._is_zygote else None  # a template's children share what it has open
         return Child(
@@ -117,6 +148,8 @@ class ForkServer:
         self._ending = True
 
     def _reap(self) -> None:
+        if self._parked is not None:
+            self._parked.reap()
         for pid in list(self._children):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:

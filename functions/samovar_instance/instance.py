@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import time
+from functools import partial
 from typing import NoReturn
 
 import msgspec
@@ -26,6 +27,7 @@ from samovar_instance import confine, devices, introspect, loader, logs, rehears
 from samovar_instance.control import ControlServer, Peer
 from samovar_instance.forkserver import Child, ForkServer
 from samovar_instance.loader import BootError, Loaded
+from samovar_instance.parking import ParkedChild
 
 logger = logging.getLogger("samovar.instance")
 
@@ -143,7 +145,9 @@ def _run_template(loaded: Loaded, control: ControlServer, peer: Peer, ready: wir
     gc.collect()
     gc.freeze()
     control.send(peer, ready)
-    child = ForkServer(control, is_zygote=False).serve()
+    limits = loaded.manifest.limits
+    parked = ParkedChild(partial(rehearsal.rehearse_call, loaded), limits.timeout_s + limits.overrun_grace_s)
+    child = ForkServer(control, is_zygote=False, parked=parked).serve()
     if child is None:
         logs.flush()
         os._exit(0)

@@ -49,7 +49,10 @@ class BootError(Exception):
 
 @dataclass(slots=True)
 class Loaded:
-    """A version that can answer. loop: the event loop of an async handler, made before it was warmed; else None."""
+    """A version that can answer. loop: the event loop of an async handler, made before it was warmed; else None.
+
+    example: the input of the warm-up, None if the version has none.
+    """
 
     manifest: Manifest
     invoker: Invoker
@@ -57,6 +60,7 @@ class Loaded:
     modules: list[str]
     loop: asyncio.AbstractEventLoop | None = None
     unload: Callable[[], object] | None = None
+    example: Any = None
 
 
 @contextmanager
@@ -88,6 +92,7 @@ def load(
         with _phase("load", boot_ms, code_dir):
             handler = _instantiate(definition, Path(weights_dir) if weights_dir else Path(code_dir), device)
         loaded = Loaded(manifest, Invoker(definition, handler), boot_ms, [])
+        loaded.example = manifest.example if manifest.example is not None else definition.example
         loaded.unload = getattr(handler, "unload", None) if definition.kind == "class" else None
         if definition.has_check:
             with _phase("check", boot_ms, code_dir):
@@ -96,7 +101,7 @@ def load(
             loaded.loop = _new_loop()
         with _phase("warmup", boot_ms, code_dir):
             if warm:
-                _warm(loaded, manifest.example if manifest.example is not None else definition.example)
+                answer_example(loaded)
     finally:
         gc.freeze()
         gc.enable()
@@ -137,11 +142,14 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def _warm(loaded: Loaded, example: Any) -> None:
-    """Answer the example once, the way a call would; of a stream, only as far as its first item."""
-    if example is None:
+def answer_example(loaded: Loaded) -> None:
+    """Answer the example, if there is one, the way a call would; of a stream, only as far as its first item.
+
+    Raises whatever the handler raises.
+    """
+    if loaded.example is None:
         return
-    invoker, body = loaded.invoker, msgspec.json.encode(example)
+    invoker, body = loaded.invoker, msgspec.json.encode(loaded.example)
     if invoker.batch is not None:
         run = loaded.loop.run_until_complete if loaded.loop is not None else _refuse_coroutine
         output = invoker.outputs([invoker.decode(body)], run)[0]

@@ -70,6 +70,18 @@ def serve(loaded: Loaded, handover: Handover) -> NoReturn:
     os._exit(0)
 
 
+def rehearse() -> None:
+    """Start an I/O thread with its loop, and end both: whoever serves later in this process has that behind it."""
+    thread = threading.Thread(target=_rehearse_io, name="samovar-io", daemon=True)
+    thread.start()
+    thread.join()
+
+
+def _rehearse_io() -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.sleep(0))
+
+
 def make_runner(mailbox: Mailbox, loaded: Loaded) -> Runner:
     """Return the runner for this kind of handler."""
     invoker = loaded.invoker

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+
+import psutil
 import pytest
 
 from samovar import wire
 from support.instance_driver import FUNCTIONS, Instance, Zygote
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -26,6 +32,28 @@ def product(instance: Instance) -> float:
     caller.invoke({"rows": 768})
     result: wire.Result = caller.expect(wire.Result, WATCHDOG_S)
     return float(result.body)
+
+
+def parked_child(template: Instance) -> psutil.Process:
+    """Wait until the template has a child that has rehearsed and waits; return it."""
+
+    def find() -> psutil.Process | None:
+        children = template.process.children()
+        return next((child for child in children if is_parked(child.pid)), None)
+
+    child: psutil.Process = wait_until(find, WATCHDOG_S)
+    return child
+
+
+def is_parked(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "samovar-parked"
+    except OSError:
+        return False
+
+
+def is_gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_blank_runs_on_two_threads_although_the_zygote_was_warmed(zygote: Zygote) -> None:
@@ -63,6 +91,94 @@ def test_forks_draw_random_numbers_as_a_fresh_load_would(zygote: Zygote, templat
     fresh = zygote.start(FUNCTIONS / "linear").connect().call({"rows": 1, "mode": "random"})
     forked = zygote.fork(parent=template.control()).connect().call({"rows": 1, "mode": "random"})
     assert forked == fresh
+
+
+def test_a_fork_that_was_ahead_draws_them_too_although_it_has_rehearsed(zygote: Zygote, template: Instance) -> None:
+    fresh = zygote.start(FUNCTIONS / "linear").connect().call({"rows": 1, "mode": "random"})
+    parked = parked_child(template)
+    fork = zygote.fork(parent=template.control())
+    assert fork.pid == parked.pid
+    assert fork.connect().call({"rows": 1, "mode": "random"}) == fresh
+
+
+def test_forks_of_an_unseeded_load_draw_numbers_of_their_own(zygote: Zygote) -> None:
+    template = zygote.fork()
+    assert isinstance(template.specialise(FUNCTIONS / "draws", role="template"), wire.Ready), template.log_text()
+    drawn = []
+    for _ in range(3):
+        parked = parked_child(template)
+        fork = zygote.fork(parent=template.control())
+        assert fork.pid == parked.pid
+        drawn.append(fork.connect().call({"generator": "torch"}))
+        drawn.append(fork.connect().call({"generator": "python"}))
+    assert len(set(drawn)) == 6, drawn
+
+
+def test_a_template_keeps_one_fork_ahead(zygote: Zygote, template: Instance) -> None:
+    for num_threads in (2, 1):
+        parked = parked_child(template)
+        assert parked.num_threads() == 1
+        fork = zygote.fork(parent=template.control(), num_threads=num_threads)
+        assert fork.pid == parked.pid, "it was forked before it was asked for"
+        assert not is_parked(fork.pid)
+        welcome = fork.connect().welcome
+        assert (welcome.state, welcome.ref, welcome.concurrency) == ("ready", "linear@1", 1)
+        assert fork.connect().call({"rows": 1, "mode": "threads"}) == num_threads
+        assert product(fork) > 0
+    assert os.getsid(fork.pid) == fork.pid
+
+
+def test_what_a_rehearsal_prints_and_an_adopted_fork_prints_go_to_different_logs(zygote: Zygote) -> None:
+    template = zygote.fork()
+    assert isinstance(template.specialise(FUNCTIONS / "draws", role="template"), wire.Ready), template.log_text()
+    parked_child(template)
+    assert template.log_text().count("draws from torch") == 2, "the warm-up and the rehearsal"
+    fork = zygote.fork(parent=template.control())
+    fork.connect().call({"generator": "python"})
+    assert fork.log_text() == "draws from python\n"
+
+
+def test_a_burst_is_forked_on_demand(zygote: Zygote, template: Instance) -> None:
+    parked = parked_child(template)
+    forks = [zygote.fork(parent=template.control(), num_threads=2) for _ in range(4)]
+    assert len({fork.pid for fork in forks}) == 4
+    assert [fork.pid == parked.pid for fork in forks] == [True, False, False, False]
+    answers = [product(fork) for fork in forks]
+    assert answers == pytest.approx([answers[0]] * 4, rel=1e-4)
+    assert parked_child(template).pid not in {fork.pid for fork in forks}
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, "drain"])
+def test_a_parked_fork_ends_with_its_template(zygote: Zygote, template: Instance, end: signal.Signals | str) -> None:
+    fork = zygote.fork(parent=template.control())  # has a copy of nothing that would keep the parked one
+    parked = parked_child(template)
+    if isinstance(end, signal.Signals):
+        os.kill(template.pid, end)
+    else:
+        template.control().send(wire.Drain(1))
+    wait_until(lambda: is_gone(parked), WATCHDOG_S)
+    assert product(fork) > 0
+
+
+def test_a_parked_fork_that_was_killed_is_never_heard_of(zygote: Zygote, template: Instance) -> None:
+    parked = parked_child(template)
+    parked.kill()
+    wait_until(lambda: not parked.is_running(), WATCHDOG_S)  # reaped by the template
+    fork = zygote.fork(parent=template.control())
+    assert fork.pid != parked.pid
+    assert product(fork) > 0
+    fork.control().send(wire.Drain(1))
+    exited = template.control().expect(wire.Exited)
+    assert (exited.pid, exited.exit_code) == (fork.pid, 0)
+    assert parked_child(template)
+
+
+def test_the_end_of_a_fork_that_was_ahead_is_told(zygote: Zygote, template: Instance) -> None:
+    parked = parked_child(template)
+    fork = zygote.fork(parent=template.control())
+    fork.kill()
+    exited = template.control().expect(wire.Exited)
+    assert (exited.pid, exited.exit_code) == (parked.pid, -signal.SIGKILL)
 
 
 def test_forks_outlive_their_template(zygote: Zygote, template: Instance) -> None:

@@ -277,6 +277,7 @@ def _class(name: str, entry: str, example: Any = None) -> Manifest:
 HAND_MADE = {
     "linear": _class("linear", "app:Linear", {"rows": 4}),
     "on_gpu": _class("on-gpu", "app:OnGpu", {"deed": "embed"}),
+    "draws": _class("draws", "app:Draws", {"generator": "torch"}),
     "loads_models": _class("loads-models", "app:LoadsModels"),
 }
 
