@@ -120,8 +120,8 @@ def test_a_template_keeps_one_fork_ahead(zygote: Zygote, template: Instance) -> 
         assert parked.num_threads() == 1
         fork = zygote.fork(parent=template.control(), num_threads=num_threads)
         assert fork.pid == parked.pid, "it was forked before it was asked for"
-        assert not is_parked(fork.pid)
         welcome = fork.connect().welcome
+        assert not is_parked(fork.pid)
         assert (welcome.state, welcome.ref, welcome.concurrency) == ("ready", "linear@1", 1)
         assert fork.connect().call({"rows": 1, "mode": "threads"}) == num_threads
         assert product(fork) > 0
