@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -14,6 +17,7 @@ from samovar.errors import ConfigError
 from samovar.lifecycle import State
 from samovar.spec import BlobRef, FileRef, Manifest, Resources, Route, Scaling
 from samovar_pool import layers, logs, preload, signals
+from samovar_pool.backends import procfs
 from samovar_pool.backends.rundir import Note, RunDir
 from samovar_pool.backends.zygote import clean_environment
 from samovar_pool.devices import NoDevices, SimulatedDevices, find_devices, sys_address
@@ -172,3 +176,19 @@ def test_the_first_instance_brings_its_weights_further_ones_share_them() -> None
     assert version.host_need_bytes(5, is_first=True) == 1005
     assert version.host_need_bytes(5, is_first=False) == 5
     assert version.host_need_bytes(0, is_first=False) == BASE_NEED_BYTES
+
+
+def test_children_that_are_not_known_themselves_count_for_their_parent() -> None:
+    program = "import sys; block = bytearray(b'.') * 30_000_000; print('up', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"up\n"
+        me = procfs.Known(os.getpid(), 0, 0.0, has_children=True)
+        assert child.pid in procfs.children(os.getpid())
+        alone = procfs.measure([me, procfs.Known(child.pid, 0, 0.0)])
+        together = procfs.measure([me])[me.pid]
+        assert alone[child.pid].memory.share > 30_000_000
+        assert together.memory.share - alone[me.pid].memory.share > 25_000_000
+        assert together.resident_bytes - alone[me.pid].resident_bytes > 25_000_000
+        assert child.stdin is not None
+        child.stdin.close()

@@ -391,7 +391,7 @@ class LocalBackend:
     async def measure(self) -> None:
         """Read, in a thread, what those processes take whose size may have changed since it was read last."""
         instances = [instance for instance in self.instances.values() if instance.pid]
-        known = [procfs.Known(i.pid, i.resident_bytes, i.measured_at_s) for i in instances]
+        known = [procfs.Known(i.pid, i.resident_bytes, i.measured_at_s, i.role == "template") for i in instances]
         found = await asyncio.to_thread(procfs.measure, known)
         for instance in instances:
             measured = found.get(instance.pid)

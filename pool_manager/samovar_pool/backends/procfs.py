@@ -51,11 +51,15 @@ def memory(pid: int) -> Memory:
 
 
 class Known(NamedTuple):
-    """A process, its resident size when it was measured last, and when that was (monotonic)."""
+    """A process, its resident size when it was measured last, and when that was (monotonic).
+
+    has_children: whether children of it that are not known themselves count for it, such as a template's parked fork.
+    """
 
     pid: int
     resident_bytes: int
     measured_at_s: float
+    has_children: bool = False
 
 
 class Measured(NamedTuple):
@@ -70,21 +74,38 @@ def measure(processes: Iterable[Known]) -> dict[int, Measured]:
 
     The resident size is one cheap number, so hundreds of quiet processes cost next to nothing.
     """
+    listed = list(processes)
+    known_pids = {known.pid for known in listed}
     found: dict[int, Measured] = {}
-    old: list[tuple[Known, int]] = []
-    for known in processes:
-        now_bytes = resident_bytes(known.pid)
+    old: list[tuple[Known, list[int], int]] = []
+    for known in listed:
+        pids = [known.pid, *(sorted(children(known.pid) - known_pids) if known.has_children else [])]
+        now_bytes = sum(map(resident_bytes, pids))
         if abs(now_bytes - known.resident_bytes) >= CHANGE_BYTES:
-            found[known.pid] = Measured(memory(known.pid), now_bytes)
+            found[known.pid] = Measured(_total(pids), now_bytes)
         else:
-            old.append((known, now_bytes))
+            old.append((known, pids, now_bytes))
     started_s = time.monotonic()
-    for known, now_bytes in sorted(old, key=lambda pair: pair[0].measured_at_s):
+    for known, pids, now_bytes in sorted(old, key=lambda entry: entry[0].measured_at_s):
         now_s = time.monotonic()
         if now_s - started_s > MAX_ROUND_S or now_s - known.measured_at_s < MEASURED_FOR_S:
             break
-        found[known.pid] = Measured(memory(known.pid), now_bytes)
+        found[known.pid] = Measured(_total(pids), now_bytes)
     return found
+
+
+def _total(pids: Iterable[int]) -> Memory:
+    each = [memory(pid) for pid in pids]
+    return Memory(sum(one.share for one in each), sum(one.own for one in each))
+
+
+def children(pid: int) -> set[int]:
+    """Return the children that the main thread of a process has, none if it does not run."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as listing:
+            return {int(child) for child in listing.read().split()}
+    except OSError:
+        return set()
 
 
 def resident_bytes(pid: int) -> int:
