@@ -55,31 +55,28 @@ class Handover:
 
 def serve(loaded: Loaded, handover: Handover) -> NoReturn:
     """Serve until drained; the process ends here."""
-    mailbox = Mailbox()
     wake_read, wake_write = socket.socketpair()
     for sock in (wake_read, wake_write):
         sock.setblocking(False)
     signal.signal(signal.SIGTERM, lambda signum, frame: None)
     signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
-    io = threading.Thread(target=_run_io, args=(loaded, handover, mailbox, wake_read), name="samovar-io", daemon=True)
-    runner = make_runner(mailbox, loaded)
-    io.start()
-    runner.run()
+    serve_until_drained(loaded, handover, wake_read)
     _unload(loaded)
     logs.flush()
     os._exit(0)
 
 
-def rehearse() -> None:
-    """Start an I/O thread with its loop, and end both: whoever serves later in this process has that behind it."""
-    thread = threading.Thread(target=_rehearse_io, name="samovar-io", daemon=True)
-    thread.start()
-    thread.join()
+def serve_until_drained(loaded: Loaded, handover: Handover, signals: socket.socket) -> None:
+    """Run the I/O thread and, here, the model thread, until a caller has drained them; both have ended then.
 
-
-def _rehearse_io() -> None:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(asyncio.sleep(0))
+    signals: becomes readable with the numbers of signals that came.
+    """
+    mailbox = Mailbox()
+    io = threading.Thread(target=_run_io, args=(loaded, handover, mailbox, signals), name="samovar-io", daemon=True)
+    runner = make_runner(mailbox, loaded)
+    io.start()
+    runner.run()
+    io.join()
 
 
 def make_runner(mailbox: Mailbox, loaded: Loaded) -> Runner:

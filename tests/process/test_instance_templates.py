@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from samovar import wire
+from samovar_instance import rehearsal
 from support.instance_driver import FUNCTIONS, Instance, Zygote
 from support.waiting import wait_until
 
@@ -126,6 +127,19 @@ def test_a_template_keeps_one_fork_ahead(zygote: Zygote, template: Instance) -> 
         assert fork.connect().call({"rows": 1, "mode": "threads"}) == num_threads
         assert product(fork) > 0
     assert os.getsid(fork.pid) == fork.pid
+
+
+def test_a_blank_that_has_rehearsed_may_become_a_template(zygote: Zygote) -> None:
+    blank = zygote.fork()
+    before_bytes, before_fds = blank.process.memory_full_info().uss, blank.process.num_fds()
+    blank.control()
+    wait_until(lambda: blank.process.memory_full_info().uss > before_bytes + rehearsal.HEAP_BYTES, WATCHDOG_S)
+    wait_until(lambda: blank.process.num_threads() == 1, WATCHDOG_S)
+    assert blank.process.num_fds() <= before_fds + 5, "the control server's and one connection"
+    ready = blank.specialise(FUNCTIONS / "linear", role="template")
+    assert isinstance(ready, wire.Ready) and ready.templatable, blank.log_text()
+    parked_child(blank)
+    assert product(zygote.fork(parent=blank.control(), num_threads=2)) > 0
 
 
 def test_what_a_rehearsal_prints_and_an_adopted_fork_prints_go_to_different_logs(zygote: Zygote) -> None:
