@@ -23,6 +23,7 @@ from samovar.errors import ProtocolError
 from samovar_instance import confine
 from samovar_instance.control import ControlServer, Peer
 from samovar_instance.parking import NUM_FDS, Parked, ParkedChild
+from samovar_instance.patience import Patience
 
 logger = logging.getLogger("samovar.instance")
 
@@ -55,6 +56,7 @@ class ForkServer:
         self._control = control
         self._is_zygote = is_zygote
         self._parked = parked
+        self._patience = Patience()
         self._children: set[int] = set()
         self._untold: deque[wire.Exited] = deque(maxlen=MAX_UNTOLD_EXITS)
         self._ending = False
@@ -108,6 +110,9 @@ class ForkServer:
     def _park_if_due(self) -> Child | None:
         """Return a Child in the parked process, once a Fork is handed to it; None in this one."""
         if self._parked is None or self._parked.due_in_s() != 0:
+            return None
+        if self._patience.waits():
+            self._parked.due_later()
             return None
         parked = self._parked.fork()
         return self._be_parked(parked) if parked is not None else None

@@ -28,6 +28,7 @@ from samovar_instance.control import ControlServer, Peer
 from samovar_instance.forkserver import Child, ForkServer
 from samovar_instance.loader import BootError, Loaded
 from samovar_instance.parking import ParkedChild
+from samovar_instance.patience import Patience
 
 logger = logging.getLogger("samovar.instance")
 
@@ -53,12 +54,12 @@ def _run_blank(child: Child) -> NoReturn:
     seed = devices.reseed()
     devices.bring_up(child.device)
     control = ControlServer(child.listener, child.token, lambda: _welcome(child, "", State.BLANK, 0))
-    is_rehearsed = False
+    is_rehearsed, patience = False, Patience()
     while True:
         may_rehearse = not is_rehearsed and any(peer.hello is not None for peer in control.peers)
         received = control.next(REHEARSAL_AFTER_S if may_rehearse else None)
         if received is None:
-            if may_rehearse:
+            if may_rehearse and not patience.waits():
                 rehearsal.rehearse()
                 is_rehearsed = True
             continue

@@ -17,6 +17,13 @@ def num_os_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
+def is_machine_busy() -> bool:
+    """Return whether more threads want to run now, this one included, than there are cores."""
+    with open("/proc/loadavg", "rb") as loadavg:
+        num_runnable = int(loadavg.read().split()[3].partition(b"/")[0])
+    return num_runnable > (os.cpu_count() or 1)
+
+
 def memory_bytes() -> int:
     """Return the resident memory of this process, shared pages included."""
     with open("/proc/self/statm", "rb") as statm:
