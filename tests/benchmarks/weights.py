@@ -3,7 +3,7 @@
 Fills are held against boto3's `download_file` of the same object, which hashes nothing. Loads run in a forked blank, as
 an instance's do, of a file about as large as the demo's model; before each its pages are dropped from memory. The head
 start of a prefetch is what it is for the demo's model: its code is imported and the model built, then pages are
-touched. Takes alternate.
+touched. `prefetched_over_cold_load` counts all of that; `_mapping` the last step alone. Takes alternate.
 """
 
 from __future__ import annotations
@@ -217,8 +217,8 @@ def measure(options: Options) -> Measured:
     ]
     metrics: dict[str, float | None] = {
         "fill_over_download_file": seconds["download_file"] / seconds["fill"],
-        "prefetched_over_cold_load": seconds["prefetched load"] / seconds["cold load"],
-        "prefetched_over_cold_import_build_and_load": whole_s[True] / whole_s[False],
+        "prefetched_over_cold_load": whole_s[True] / whole_s[False],
+        "prefetched_over_cold_mapping": seconds["prefetched load"] / seconds["cold load"],
         "fill_over_verified_download_file": seconds["download_file, SHA-256"] / seconds["fill"],
         "fill_mb_per_s": size_mb / seconds["fill"],
         "download_file_mb_per_s": size_mb / seconds["download_file"],
