@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from samovar.errors import SamovarError as SamovarError
     from samovar.options import Batch as Batch
     from samovar.options import Weights as Weights
+    from samovar.policies import Breaker as Breaker
+    from samovar.policies import Cache as Cache
+    from samovar.policies import Cached as Cached
+    from samovar.policies import Fallback as Fallback
+    from samovar.policies import Log as Log
     from samovar.spec import Limits as Limits
     from samovar.spec import Resources as Resources
     from samovar.spec import Scaling as Scaling
@@ -28,6 +33,11 @@ _HOMES = {
     "Weights": "samovar.options",
     "AsyncClient": "samovar.client",
     "Client": "samovar.client",
+    "Breaker": "samovar.policies",
+    "Cache": "samovar.policies",
+    "Cached": "samovar.policies",
+    "Fallback": "samovar.policies",
+    "Log": "samovar.policies",
     "Limits": "samovar.spec",
     "Resources": "samovar.spec",
     "Scaling": "samovar.spec",
@@ -37,8 +47,13 @@ _HOMES = {
 __all__ = [
     "AsyncClient",
     "Batch",
+    "Breaker",
+    "Cache",
+    "Cached",
     "Client",
+    "Fallback",
     "Limits",
+    "Log",
     "Resources",
     "SamovarError",
     "Scaling",

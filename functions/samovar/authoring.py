@@ -21,9 +21,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
 from samovar.errors import DeployRefused
-from samovar.options import Batch, Weights, check_option, class_options, require
+from samovar.options import Batch, Weights, check_option, class_options
+from samovar.policies import Breaker, Cache, Fallback, Log
 from samovar.signature import HandlerSignature, InputStyle, location, read_signature
 from samovar.spec import HandlerKind, Limits, Resources, Scaling, check_name
+from samovar.values import require
 
 MARK = "__samovar__"
 
@@ -40,6 +42,11 @@ class Definition:
     scaling: Scaling
     resources: Resources
     limits: Limits
+    fallback: Fallback | None
+    cache: Cache | None
+    breaker: Breaker
+    log: Log
+    hedge_after: str | None
     weights: Weights | None
     requirements: tuple[str, ...]
     retry_on_crash: bool
@@ -91,6 +98,11 @@ def function(
     scaling: Scaling | None = None,
     resources: Resources | None = None,
     limits: Limits | None = None,
+    fallback: Fallback | None = None,
+    cache: Cache | None = None,
+    breaker: Breaker | None = None,
+    log: Log | None = None,
+    hedge_after: str | None = None,
     weights: Weights | None = None,
     requirements: Sequence[str] | None = None,
     retry_on_crash: bool | None = None,
@@ -101,7 +113,8 @@ def function(target: Any = None, /, **options: Any) -> Any:
 
     Args:
         name: 1-63 of a-z, 0-9, '-'; default from the target's own name.
-        batch, scaling, resources, limits, weights: value objects, see each.
+        batch, scaling, resources, limits, fallback, cache, breaker, log, weights: value objects, see each.
+        hedge_after: a call that runs longer than this ("p95", "50ms") is sent to a second instance too.
         requirements: extra pip requirements, such as "rapidfuzz>=3".
         retry_on_crash: whether a call may run again when its instance died; default True.
         example: an input of the handler, as a client would send it; used for the warm-up inference.
@@ -177,6 +190,11 @@ def _define(obj: Any, mark: _Mark) -> Definition:
         scaling=options.get("scaling", Scaling()),
         resources=options.get("resources", Resources()),
         limits=options.get("limits", Limits()),
+        fallback=options.get("fallback"),
+        cache=options.get("cache"),
+        breaker=options.get("breaker", Breaker()),
+        log=options.get("log", Log()),
+        hedge_after=options.get("hedge_after"),
         weights=options.get("weights"),
         requirements=tuple(options.get("requirements", ())),
         retry_on_crash=options.get("retry_on_crash", True),

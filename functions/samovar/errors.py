@@ -14,6 +14,7 @@
     │   ├── MethodNotAllowed         method_not_allowed     405
     │   ├── ClientTooSlow            client_too_slow        408
     │   ├── Conflict                 conflict               409
+    │   │   └── VersionRejected      version_rejected                      it was rolled back: deploy anew
     │   ├── BodyTooLarge             body_too_large         413
     │   ├── InvalidInput             invalid_input          422            input does not match the hints
     │   └── DeployRefused            deploy_refused         422            wrong code or options: file and line
@@ -23,8 +24,15 @@
     │   └── BadOutput                bad_output
     ├── InstanceLost                 instance_lost          502  exit 7    the instance died and a retry is not allowed
     ├── ProtocolError                protocol_error         502  exit 7    a peer broke the wire format
+    ├── RateLimited                  rate_limited           429  exit 8    this caller's rate; carries retry_after_s
     ├── Unavailable                  unavailable            503  exit 8    try again later; carries retry_after_s
-    │   ├── QueueFull                queue_full
+    │   ├── Shed                     shed                                  refused so that others are served
+    │   │   ├── QueueFull            queue_full
+    │   │   ├── WouldBeLate          would_be_late                         its deadline cannot be met
+    │   │   ├── QueueLate            queue_late                            the queue has stayed late
+    │   │   ├── LowPriority          low_priority                          made room for more important calls
+    │   │   └── ConcurrencyLimited   concurrency_limited                   the adaptive limit is reached
+    │   ├── BreakerOpen              breaker_open                          the version fails too often
     │   ├── NoCapacity               no_capacity
     │   ├── Draining                 draining
     │   ├── StoreUnavailable         store_unavailable
@@ -120,6 +128,10 @@ class Conflict(RequestError):
     status = 409
 
 
+class VersionRejected(Conflict):
+    code = "version_rejected"
+
+
 class BodyTooLarge(RequestError):
     code = "body_too_large"
     status = 413
@@ -173,6 +185,15 @@ class ProtocolError(SamovarError):
     exit_code = 7
 
 
+class RateLimited(SamovarError):
+    """`extra`: `limit` (which one: key, function, key-and-function), `policy` (the rate and burst in force)."""
+
+    code = "rate_limited"
+    status = 429
+    retryable = True
+    exit_code = 8
+
+
 class Unavailable(SamovarError):
     code = "unavailable"
     status = 503
@@ -180,8 +201,36 @@ class Unavailable(SamovarError):
     exit_code = 8
 
 
-class QueueFull(Unavailable):
+class Shed(Unavailable):
+    """Refused before it ran, so that those who can be served are."""
+
+    code = "shed"
+
+
+class QueueFull(Shed):
     code = "queue_full"
+
+
+class WouldBeLate(Shed):
+    """`extra["predicted_wait_s"]`: what it would have had to wait."""
+
+    code = "would_be_late"
+
+
+class QueueLate(Shed):
+    code = "queue_late"
+
+
+class LowPriority(Shed):
+    code = "low_priority"
+
+
+class ConcurrencyLimited(Shed):
+    code = "concurrency_limited"
+
+
+class BreakerOpen(Unavailable):
+    code = "breaker_open"
 
 
 class NoCapacity(Unavailable):

@@ -22,7 +22,8 @@ from samovar.authoring import Definition, definition_of, is_function
 from samovar.errors import DeployRefused, RequestError
 from samovar.options import resolve_weights
 from samovar.schema import Input, input_schema, output_schema
-from samovar.spec import BlobRef, Manifest, Struct
+from samovar.spec import BlobRef, Manifest
+from samovar.values import Struct
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -94,6 +95,11 @@ def _manifest(definition: Definition, entry: str) -> Manifest:
         resources=definition.resources,
         limits=definition.limits,
         retry_on_crash=definition.retry_on_crash,
+        fallback=definition.fallback,
+        cache=definition.cache,
+        breaker=definition.breaker,
+        log=definition.log,
+        hedge_after=definition.hedge_after,
         has_check=definition.has_check,
         input_schema=schema,
         output_schema=output_schema(definition),

@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 
 from samovar.errors import DeployRefused
+from samovar.policies import Breaker, Cache, Fallback, Log, check_hedge
 from samovar.spec import BatchSpec, Limits, Resources, Scaling
+from samovar.values import require
 
 _REQUIREMENT = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\s*(\[|@|[<>=!~;(]|$)")
 
@@ -60,12 +62,17 @@ OPTION_TYPES: dict[str, type] = {
     "scaling": Scaling,
     "resources": Resources,
     "limits": Limits,
+    "fallback": Fallback,
+    "cache": Cache,
+    "breaker": Breaker,
+    "log": Log,
     "weights": Weights,
+    "hedge_after": str,
     "requirements": list,
     "retry_on_crash": bool,
     "example": object,
 }
-_VALUE_OBJECTS = ("batch", "scaling", "resources", "limits", "weights")
+_VALUE_OBJECTS = ("batch", "scaling", "resources", "limits", "fallback", "cache", "breaker", "log", "weights")
 
 
 def class_options(target: type, given: dict[str, Any]) -> dict[str, Any]:
@@ -88,7 +95,9 @@ def check_option(key: str, value: Any) -> None:
         _check_requirements(value)
         return
     require(isinstance(value, wanted or object), f"{key}= takes {_a(key)}, got {type(value).__name__}")
-    if isinstance(value, Scaling | Resources | Limits | Weights):
+    if key == "hedge_after":
+        check_hedge(value)
+    if key != "batch" and key in _VALUE_OBJECTS:
         _check_fields(value)
 
 
@@ -132,9 +141,3 @@ def _package_folder(package: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise DeployRefused(f"the package {package!r} that holds the weights is not installed here")
     return Path(next(iter(spec.submodule_search_locations)))
-
-
-def require(condition: bool, rule: str) -> None:
-    """Raise DeployRefused with `rule` unless `condition` holds."""
-    if not condition:
-        raise DeployRefused(rule)

@@ -6,26 +6,15 @@ This module does not know how a function is called, stored or scaled.
 
 from __future__ import annotations
 
-import re
 from typing import Any, Literal
 
 import msgspec
 
-from samovar.errors import DeployRefused
+from samovar.policies import Breaker, Cache, Fallback, Log, parse_rate
+from samovar.values import NAME_PATTERN, Struct, require
 
 MANIFEST_FORMAT = 1
-NAME_PATTERN = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
-
 HandlerKind = Literal["sync", "async", "generator", "async_generator"]
-
-
-def _require(condition: bool, rule: str) -> None:
-    if not condition:
-        raise DeployRefused(rule)
-
-
-class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """Base of the value objects: frozen, keyword-only; unknown fields are ignored: old readers survive new writers."""
 
 
 class Scaling(Struct, frozen=True, kw_only=True):
@@ -44,11 +33,11 @@ class Scaling(Struct, frozen=True, kw_only=True):
     scale_down_window_s: float = 60.0
 
     def __post_init__(self) -> None:
-        _require(0 <= self.min_instances <= self.max_instances, "Scaling: 0 <= min_instances <= max_instances")
-        _require(self.max_instances >= 1, "Scaling: max_instances >= 1")
-        _require(self.buffer_instances >= 0, "Scaling: buffer_instances >= 0")
-        _require(self.target_concurrency is None or self.target_concurrency > 0, "Scaling: target_concurrency > 0")
-        _require(self.scale_down_window_s >= 0, "Scaling: scale_down_window_s >= 0")
+        require(0 <= self.min_instances <= self.max_instances, "Scaling: 0 <= min_instances <= max_instances")
+        require(self.max_instances >= 1, "Scaling: max_instances >= 1")
+        require(self.buffer_instances >= 0, "Scaling: buffer_instances >= 0")
+        require(self.target_concurrency is None or self.target_concurrency > 0, "Scaling: target_concurrency > 0")
+        require(self.scale_down_window_s >= 0, "Scaling: scale_down_window_s >= 0")
 
 
 class BatchSpec(Struct, frozen=True, kw_only=True):
@@ -67,19 +56,22 @@ class Resources(Struct, frozen=True, kw_only=True):
     """What one instance needs.
 
     gpus: whole devices, >= 0. gpu_memory_gib: share of one device's memory, None = learned. cpus: torch threads and
-    CPU share, > 0. memory_gib: hard limit of the process's own memory (RLIMIT_DATA), None = no limit.
+    CPU share, > 0. memory_gib: hard limit of the process's own memory (cgroup, or RLIMIT_DATA), None = no limit.
+    network: the function may open connections of its own. allow_subprocess: it may start processes (within a limit).
     """
 
     gpus: int = 0
     gpu_memory_gib: float | None = None
     cpus: float = 1.0
     memory_gib: float | None = None
+    network: bool = False
+    allow_subprocess: bool = False
 
     def __post_init__(self) -> None:
-        _require(self.gpus >= 0, "Resources: gpus >= 0")
-        _require(self.gpu_memory_gib is None or self.gpu_memory_gib > 0, "Resources: gpu_memory_gib > 0")
-        _require(self.cpus > 0, "Resources: cpus > 0")
-        _require(self.memory_gib is None or self.memory_gib > 0, "Resources: memory_gib > 0")
+        require(self.gpus >= 0, "Resources: gpus >= 0")
+        require(self.gpu_memory_gib is None or self.gpu_memory_gib > 0, "Resources: gpu_memory_gib > 0")
+        require(self.cpus > 0, "Resources: cpus > 0")
+        require(self.memory_gib is None or self.memory_gib > 0, "Resources: memory_gib > 0")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -87,19 +79,29 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     timeout_s: default deadline of an invocation, > 0. max_queue: invocations that may wait per gateway, >= 0.
     load_timeout_s: longest boot (import + load + warm-up), > 0. overrun_grace_s: how long a call may run past its
-    deadline before its process is killed, >= 0.
+    deadline before its process is killed, >= 0. rate: calls per time over all gateways, such as "20/s", None = no
+    limit; burst: calls that may come at once after a pause, >= 1, None = one second's worth. rate_per_key,
+    burst_per_key: the same for each API key alone.
     """
 
     timeout_s: float = 60.0
     max_queue: int = 1000
     load_timeout_s: float = 300.0
     overrun_grace_s: float = 2.0
+    rate: str | None = None
+    burst: int | None = None
+    rate_per_key: str | None = None
+    burst_per_key: int | None = None
 
     def __post_init__(self) -> None:
-        _require(self.timeout_s > 0, "Limits: timeout_s > 0")
-        _require(self.max_queue >= 0, "Limits: max_queue >= 0")
-        _require(self.load_timeout_s > 0, "Limits: load_timeout_s > 0")
-        _require(self.overrun_grace_s >= 0, "Limits: overrun_grace_s >= 0")
+        require(self.timeout_s > 0, "Limits: timeout_s > 0")
+        require(self.max_queue >= 0, "Limits: max_queue >= 0")
+        require(self.load_timeout_s > 0, "Limits: load_timeout_s > 0")
+        require(self.overrun_grace_s >= 0, "Limits: overrun_grace_s >= 0")
+        for rate, burst in ((self.rate, self.burst), (self.rate_per_key, self.burst_per_key)):
+            require(burst is None or (rate is not None and burst >= 1), "Limits: a burst is >= 1 and needs its rate")
+            if rate is not None:
+                parse_rate(rate)
 
 
 class BlobRef(Struct, frozen=True, kw_only=True):
@@ -123,7 +125,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     entry: `module:attribute` inside the code archive. code: deterministic tar of the project folder.
     weights: files laid out as a directory for `load(weights)`; empty if there are none.
     requirements: extra pip requirements, put in a layer. input_schema / output_schema: JSON Schema (2020-12).
-    example: an input used for the warm-up inference, or None.
+    example: an input used for the warm-up inference, or None. hedge_after: send a second copy of a call that runs
+    longer than this ("p95", "50ms"), None = never.
     """
 
     name: str
@@ -132,8 +135,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     kind: Literal["class", "function"]
     handler: HandlerKind
     code: BlobRef
-    weights: list[FileRef] = []
-    requirements: list[str] = []
+    weights: list[FileRef] = msgspec.field(default_factory=list)
+    requirements: list[str] = msgspec.field(default_factory=list)
     scaling: Scaling = Scaling()
     batch: BatchSpec | None = None
     resources: Resources = Resources()
@@ -141,13 +144,18 @@ class Manifest(Struct, frozen=True, kw_only=True):
     retry_on_crash: bool = True
     allow_pickle: bool = False
     has_check: bool = False
-    input_schema: dict[str, Any] = {}
-    output_schema: dict[str, Any] = {}
+    input_schema: dict[str, Any] = msgspec.field(default_factory=dict)
+    output_schema: dict[str, Any] = msgspec.field(default_factory=dict)
     example: Any = None
     python: str = ""
     sdk_version: str = ""
     created_at_s: float = 0.0
     format: int = MANIFEST_FORMAT
+    fallback: Fallback | None = None
+    cache: Cache | None = None
+    breaker: Breaker = Breaker()
+    log: Log = Log()
+    hedge_after: str | None = None
 
     @property
     def ref(self) -> str:
@@ -155,11 +163,49 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return version_ref(self.name, self.version)
 
 
+class Canary(Struct, frozen=True, kw_only=True):
+    """A version on trial beside the stable ones. percent: its share, 1..99. auto: promoted or rolled back by itself
+    after `bake_s` seconds of evidence, > 0. started_at_s: unix seconds."""
+
+    version: int
+    percent: int
+    auto: bool = False
+    bake_s: float = 600.0
+    started_at_s: float = 0.0
+
+
+class Mirror(Struct, frozen=True, kw_only=True):
+    """A version that gets copies of calls, whose answers are compared and never returned. percent: of calls, 1..100."""
+
+    version: int
+    percent: int
+
+
+class RouteChange(Struct, frozen=True, kw_only=True):
+    """What a route was before one change. what: deploy, canary, promote, rollback, pin, unpin, mirror, undo.
+
+    shares, canary, mirror, pinned, rejected: as before it; by: key id, or "auto"; reason: one sentence.
+    """
+
+    what: str
+    at_s: float
+    shares: dict[str, int]
+    canary: Canary | None = None
+    mirror: Mirror | None = None
+    pinned: int | None = None
+    rejected: list[int] = msgspec.field(default_factory=list)
+    by: str = ""
+    reason: str = ""
+
+
 class Route(Struct, frozen=True, kw_only=True):
     """`functions/<name>/route.json`: which versions get which share of traffic. Written by conditional put only.
 
-    shares: version number (as text, for JSON) to percent, summing to 100. latest: the highest version ever deployed.
-    scaling: an operator's override (`samovar scale`), or None.
+    shares: stable versions' number (as text, for JSON) to percent, summing to 100. latest: the highest version ever
+    deployed. scaling: an operator's override (`samovar scale`), or None. canary: takes its percent off the top of the
+    shares. previous: the shares that hold until the versions of `shares` are ready, and what "previous" means to a
+    fallback. pinned: a deploy does not move traffic off this version. rejected: rolled back, may not be routed to.
+    sticky: "" (every call by chance), "key" (by API key) or "header:<name>". history: the newest changes first.
     """
 
     name: str
@@ -167,6 +213,13 @@ class Route(Struct, frozen=True, kw_only=True):
     latest: int
     scaling: Scaling | None = None
     updated_at_s: float = 0.0
+    canary: Canary | None = None
+    mirror: Mirror | None = None
+    previous: dict[str, int] = msgspec.field(default_factory=dict)
+    pinned: int | None = None
+    rejected: list[int] = msgspec.field(default_factory=list)
+    sticky: str = ""
+    history: list[RouteChange] = msgspec.field(default_factory=list)
 
 
 def version_ref(name: str, version: int) -> str:
@@ -182,7 +235,7 @@ def parse_ref(ref: str) -> tuple[str, int]:
 
 def check_name(name: str) -> str:
     """Return `name` if it may name a function; raise DeployRefused otherwise."""
-    _require(
+    require(
         bool(NAME_PATTERN.match(name)),
         f"function name {name!r} must be 1-63 characters of a-z, 0-9 and '-', with a letter or digit at both ends",
     )

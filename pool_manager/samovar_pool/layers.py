@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from samovar.errors import LoadFailed
-from samovar.spec import Struct
+from samovar.values import Struct
 
 TAIL_LINES = 20
 # What a zygote imports; their own requirements count as imported too.

@@ -18,7 +18,7 @@ import msgspec
 import redis as redis_sync
 
 from samovar.errors import InvalidInput, NotFound
-from samovar.spec import NAME_PATTERN
+from samovar.values import NAME_PATTERN
 from samovar_storage import keys
 from samovar_storage.failures import translating
 from samovar_storage.objects import ObjectStore, put_or_same

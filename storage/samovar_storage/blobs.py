@@ -21,7 +21,8 @@ import msgspec
 import redis as redis_sync
 
 from samovar.errors import InvalidInput, NotFound
-from samovar.spec import BlobRef, Struct
+from samovar.spec import BlobRef
+from samovar.values import Struct
 from samovar_storage import keys
 from samovar_storage.failures import translating
 from samovar_storage.objects import ObjectInfo, ObjectStore, Part

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
-from samovar.spec import Manifest, Route, Struct
+from samovar.spec import Manifest, Route
+from samovar.values import Struct
 
 
 class FunctionRecord(Struct, frozen=True, kw_only=True):

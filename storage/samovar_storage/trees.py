@@ -20,7 +20,8 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from samovar.errors import DeployRefused
-from samovar.spec import FileRef, Struct
+from samovar.spec import FileRef
+from samovar.values import Struct
 from samovar_storage.failures import translating
 
 LISTING = "files.json"

@@ -15,7 +15,7 @@ import pytest
 
 from samovar.cli.__main__ import run as run_command
 from samovar.cli.root import VERBS
-from samovar.spec import NAME_PATTERN
+from samovar.values import NAME_PATTERN
 from support.http_peer import Asked, Peer, Reply, http_peer
 
 pytestmark = pytest.mark.process

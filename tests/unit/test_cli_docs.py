@@ -50,7 +50,8 @@ def test_every_option_of_a_function_is_documented() -> None:
     text = (DOCS / "authoring.md").read_text()
     fields = [
         field.name
-        for kind in (sv.Scaling, sv.Resources, sv.Limits, sv.Batch, sv.Weights)
+        for kind in (*OPTION_TYPES.values(), sv.Cached)
+        if issubclass(kind, msgspec.Struct)
         for field in msgspec.structs.fields(kind)
     ]
     assert [name for name in [*OPTION_TYPES, *fields] if name not in text] == []

@@ -9,7 +9,8 @@ from typing import Any
 from litestar import Controller, Response, delete, get, post
 
 from samovar.errors import InvalidInput
-from samovar.spec import Manifest, Route, Scaling, Struct, version_ref
+from samovar.spec import Manifest, Route, Scaling, version_ref
+from samovar.values import Struct
 from samovar_gateway.admin.openapi import document
 from samovar_gateway.admin.requests import (
     AnyRequest,

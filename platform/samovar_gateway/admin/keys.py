@@ -6,7 +6,7 @@ import msgspec
 from litestar import Controller, delete, get, post
 
 from samovar.errors import Conflict
-from samovar.spec import Struct
+from samovar.values import Struct
 from samovar_gateway.admin.requests import AnyRequest, authorise, path_parameter, read_body
 from samovar_gateway.admin.services import Services, services_of
 from samovar_storage.records import ApiKeyRecord

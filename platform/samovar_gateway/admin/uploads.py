@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 from litestar import Controller, post
 
-from samovar.spec import BlobRef, Struct
+from samovar.spec import BlobRef
+from samovar.values import Struct
 from samovar_gateway.admin.manifests import check_sha256
 from samovar_gateway.admin.requests import AnyRequest, authorise, path_parameter, read_body
 from samovar_gateway.admin.services import services_of

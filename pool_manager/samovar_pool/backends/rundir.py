@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from samovar.errors import ConfigError
-from samovar.spec import Struct
+from samovar.values import Struct
 
 STREAMS = ("stdout", "stderr")
 _BACKLOG = 256
