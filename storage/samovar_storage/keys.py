@@ -18,6 +18,7 @@
 | sv:manager:lease          | string | 15 s, renewed     | pool manager      | fencing token of the leader
 | sv:manager:fence          | int    | none              | pool manager      | last fencing token given out
 | sv:demand:{gateway}       | hash   | 3 s, renewed      | that gateway      | ref → Demand (JSON): queued, running
+| sv:traffic:{ref}          | stream | 1 h, renewed      | each gateway      | {slice: TrafficSlice (JSON)}, one a second with traffic
 | sv:gateways               | zset   | pruned at 10 s    | each gateway      | gateway id by last heartbeat (unix s)
 
 | channel                   | published by      | payload
@@ -51,9 +52,11 @@ UPLOAD_LIFETIME_S = 24 * 3600
 STATUS_LIFETIME_S = 10
 LEASE_LIFETIME_S = 15  # a manager on a busy core renews late; its successor on the same node does not wait for it
 DEMAND_LIFETIME_S = 3
+TRAFFIC_LIFETIME_S = 3600
 GATEWAY_LIFETIME_S = 10
 MAX_DECISIONS = 100
 MAX_LOG_LINES = 10_000
+MAX_TRAFFIC_SLICES = 10_000  # an hour of three gateways
 
 
 def lock(name: str) -> str:
@@ -99,3 +102,8 @@ def warm(ref: str) -> str:
 def demand(gateway_id: str) -> str:
     """Return the key of one gateway's demand."""
     return f"sv:demand:{gateway_id}"
+
+
+def traffic(ref: str) -> str:
+    """Return the key of a version's traffic slices."""
+    return f"sv:traffic:{ref}"
