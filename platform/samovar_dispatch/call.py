@@ -6,12 +6,12 @@ This module does not know sockets, Redis or HTTP.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from samovar.errors import Cancelled, SamovarError
 from samovar.spec import Manifest
 from samovar.wire import Result
+from samovar_dispatch.ask import Ask
 from samovar_dispatch.queue import CallQueue
 from samovar_dispatch.slots import Seat, SeatTable
 from samovar_dispatch.stats import VersionStats
@@ -19,73 +19,77 @@ from samovar_storage.records import BootFailure
 
 if TYPE_CHECKING:
     from samovar_dispatch.connection import InstanceConnection
+    from samovar_dispatch.dispatcher import Dispatcher
     from samovar_dispatch.stream import ChunkStream
 
 Outcome: TypeAlias = "Result | ChunkStream | SamovarError | Cancelled"
 
 
-class Call:
-    """One invocation on its way. All `_s` times are monotonic seconds.
+class Owner(Protocol):
+    """Whoever submitted a call. Neither method may raise."""
 
-    deliver: called once with the outcome; must not raise. done: nobody waits any more; delivered: it was called, at
-    the first chunk of a stream already. id: on the connection of `seat`.
-    num_attempts: runs that ended in a lost instance.
+    def deliver(self, call: Call, outcome: Outcome) -> None:
+        """The call has its outcome: at the first chunk of a stream already, else when it ended. Called once."""
+
+    def ended(self, call: Call, outcome: Outcome, code: str) -> None:
+        """The call is over, counted under `code` ("ok" for answers). Called once, after `deliver`."""
+
+
+class Call:
+    """One attempt at an ask with one version. All `_s` times are monotonic seconds.
+
+    owner: is told the outcome. done: nobody waits any more; delivered: the owner was told, at the first chunk of a
+    stream already. id: on the connection of `seat`. num_attempts: runs that ended in a lost instance.
     started: the instance said so (only when asked to). cold: it had to wait for an instance to come up.
     recalled: its instance was asked to give it back.
     """
 
     __slots__ = (
-        "accept_stream",
-        "body",
+        "ask",
         "cold",
-        "content_type",
         "deadline_s",
-        "deliver",
         "delivered",
+        "dispatcher",
         "done",
         "ended_s",
         "id",
         "num_attempts",
+        "owner",
         "recalled",
-        "request_id",
         "seat",
         "sent_s",
         "seq",
         "started",
         "stream",
         "submitted_s",
-        "traceparent",
         "version",
     )
 
     def __init__(
         self,
+        dispatcher: Dispatcher,
         version: Version,
-        body: bytes,
-        deadline_s: float,
-        now_s: float,
-        deliver: Callable[[Outcome], object],
+        ask: Ask,
+        owner: Owner,
         seq: int,
-        content_type: str,
-        request_id: str,
-        traceparent: str,
-        accept_stream: bool,
+        now_s: float,
     ) -> None:
+        self.dispatcher = dispatcher
         self.version = version
-        self.body = body
-        self.deadline_s = deadline_s
-        self.submitted_s = self.sent_s = self.ended_s = now_s
-        self.deliver = deliver
+        self.ask = ask
+        self.owner = owner
         self.seq = seq
-        self.content_type = content_type
-        self.request_id = request_id
-        self.traceparent = traceparent
-        self.accept_stream = accept_stream
+        self.submitted_s = self.sent_s = self.ended_s = now_s
+        self.deadline_s = ask.deadline_s
         self.id = 0
         self.num_attempts = 0
         self.seat: Seat[InstanceConnection] | None = None
         self.stream: ChunkStream | None = None
         self.done = self.delivered = self.started = self.cold = self.recalled = False
+
+    def cancel(self) -> None:
+        """Nobody wants the answer any more: the outcome is Cancelled; what runs is told to stop. Idempotent."""
+        self.dispatcher.cancel(self)
 
 
 class Version:

@@ -93,16 +93,17 @@ class InstanceConnection(asyncio.Protocol):
     def invoke(self, call: Call, now_s: float) -> None:
         """Send `call`; from now on its id is in flight here. Raises ProtocolError if it does not fit a frame."""
         number = self._next_id = self._next_id + 1
+        ask = call.ask
         frame = wire.encode(
             wire.Invoke(
                 number,
-                call.body,
+                ask.body,
                 max(1.0, (call.deadline_s - now_s) * 1000.0),
                 call.version.notify_start,
-                call.content_type,
-                call.accept_stream,
-                call.request_id,
-                call.traceparent,
+                ask.content_type,
+                ask.accept_stream,
+                ask.request_id.decode("latin-1"),
+                ask.traceparent,
             )
         )
         call.id = number

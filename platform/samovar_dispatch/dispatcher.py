@@ -23,7 +23,8 @@ from samovar.errors import (
     rebuild,
 )
 from samovar.spec import Manifest
-from samovar_dispatch.call import Call, Outcome, Version
+from samovar_dispatch.ask import Ask
+from samovar_dispatch.call import Call, Outcome, Owner, Version
 from samovar_dispatch.connection import InstanceConnection
 from samovar_dispatch.deadlines import DeadlineWheel
 from samovar_dispatch.queue import retry_after_s
@@ -61,38 +62,15 @@ class Dispatcher:
             version = self.versions[manifest.ref] = Version(manifest)
         return version
 
-    def submit(
-        self,
-        version: Version,
-        body: bytes,
-        deadline_s: float,
-        now_s: float,
-        deliver: Callable[[Outcome], object],
-        content_type: str = "application/json",
-        request_id: str = "",
-        traceparent: str = "",
-        accept_stream: bool = False,
-    ) -> Call:
-        """Take a call in; `deliver` is called once with its outcome, about at `deadline_s` at the latest.
+    def submit(self, version: Version, ask: Ask, owner: Owner) -> Call:
+        """Take a call in; `owner` is told its outcome, about at the ask's deadline at the latest.
 
-        Args:
-            deadline_s, now_s: monotonic seconds (time.monotonic).
-            deliver: must not raise; it is called from within the event loop, never from within `submit`.
+        The owner is told from within the event loop, never from within `submit`.
         Raises: QueueFull, or the version's boot error while it may not be tried again yet.
         """
         self._seq = seq = self._seq + 1
-        call = Call(
-            version,
-            body,
-            deadline_s,
-            now_s,
-            deliver,
-            seq,
-            content_type,
-            request_id,
-            traceparent,
-            accept_stream,
-        )
+        now_s = time.monotonic()
+        call = Call(self, version, ask, owner, seq, now_s)
         seat = None if version.queue else version.seats.take()
         if seat is not None:
             self._send(call, seat, now_s)
@@ -184,6 +162,7 @@ class Dispatcher:
         stats.queue_sum_s += call.sent_s - call.submitted_s
         stats.ended(code, now_s - call.submitted_s)
         self.deliver(call, outcome)
+        call.owner.ended(call, outcome, code)
         if self._idle is not None and not self._idle.done() and not self.num_live:
             self._idle.set_result(None)
 
@@ -192,7 +171,7 @@ class Dispatcher:
         """Tell the caller, the first time."""
         if not call.delivered:
             call.delivered = True
-            call.deliver(outcome)
+            call.owner.deliver(call, outcome)
 
     def fail(self, call: Call, error: SamovarError) -> None:
         """The call, or the rest of its stream, ends with `error`."""

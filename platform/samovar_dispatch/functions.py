@@ -13,16 +13,22 @@ from samovar_dispatch.routing import choose, cumulative
 from samovar_storage.records import FunctionRecord
 
 MAX_NEAR_CANDIDATES = 500
+STREAMING_HANDLERS = ("generator", "async_generator")
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionEntry:
-    """One function. only: its version when the route names one, else None; bounds: as `routing.cumulative`."""
+    """One function. only: its version when the route names one, else None; bounds: as `routing.cumulative`.
+
+    streams: a version of it may answer with a stream. timeout_s: the default deadline, the longest of its versions.
+    """
 
     record: FunctionRecord
     versions: dict[int, Version]
     bounds: list[tuple[float, int]]
     only: Version | None
+    streams: bool
+    timeout_s: float
 
     def choose(self, u: float) -> Version:
         """Return the version that answers a call. u: uniform in [0, 1)."""
@@ -45,7 +51,9 @@ class FunctionTable:
             return
         versions = {number: self._dispatcher.version(record.manifests[str(number)]) for _, number in bounds}
         only = versions[bounds[0][1]] if len(bounds) == 1 else None
-        self.entries[record.name] = FunctionEntry(record, versions, bounds, only)
+        streams = any(version.manifest.handler in STREAMING_HANDLERS for version in versions.values())
+        timeout_s = max(version.manifest.limits.timeout_s for version in versions.values())
+        self.entries[record.name] = FunctionEntry(record, versions, bounds, only, streams, timeout_s)
 
     def remove(self, name: str) -> None:
         """The function may be called no more; running calls finish, waiting ones are told. Idempotent."""

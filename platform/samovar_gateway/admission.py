@@ -6,8 +6,7 @@ Every line here is on the hot path, of ASGI's and of the fast one. This module d
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
+import time
 from secrets import token_hex
 
 from samovar.errors import (
@@ -18,13 +17,14 @@ from samovar.errors import (
     SamovarError,
 )
 from samovar.wire import Result
-from samovar_dispatch.call import Call, Outcome, Version
+from samovar_dispatch.ask import PRIORITIES, Ask
+from samovar_dispatch.call import Call
 from samovar_gateway import problems
 from samovar_gateway.state import GatewayState
 from samovar_gateway.timing import server_timing
 
 MAX_REQUEST_ID_BYTES = 128
-JSON_TYPE = b"application/json"
+CLOSE = (b"connection", b"close")
 
 
 class Admission:
@@ -38,10 +38,10 @@ class Admission:
         self._id_prefix = token_hex(5).encode()
         self._num_ids = 0
 
-    def check(self, name: str, method: str, header: dict[bytes, bytes]) -> tuple[Version, float]:
-        """Return the version that answers and the seconds until the call's deadline.
+    def check(self, name: str, method: str, header: dict[bytes, bytes]) -> Ask:
+        """Return the invocation that path and headers ask for; its deadline runs from now.
 
-        Raises: Unauthenticated, Forbidden, FunctionNotFound (without near names), MethodNotAllowed, Draining,
+        Raises: Unauthenticated, Forbidden, FunctionNotFound (without near names); noted: MethodNotAllowed, Draining,
             RequestError.
         """
         state = self._state
@@ -51,15 +51,38 @@ class Admission:
         entry = state.functions.entries.get(name)
         if entry is None:
             raise FunctionNotFound(f"there is no function named {name!r}")
+        now_s = time.monotonic()
+        ask = Ask(entry, principal.key_id, now_s, now_s + entry.timeout_s, header, self.request_id(header))
+        try:
+            self._consider(ask, method, header)
+        except SamovarError as error:
+            raise state.journey.refuse(ask, error) from None
+        return ask
+
+    def _consider(self, ask: Ask, method: str, header: dict[bytes, bytes]) -> None:
+        """Read what the caller asks for beside the body, or refuse it."""
         if method != "POST":
             raise MethodNotAllowed("an invocation is a POST", allow=["POST"])
-        if state.draining:
+        if self._state.draining:
             raise Draining("this gateway is shutting down", retry_after_s=1.0)
-        version = entry.only or entry.choose(random.random())  # noqa: S311  shares of traffic are no secret
-        asked = header.get(b"samovar-timeout-ms")
-        if asked is None:
-            return version, version.manifest.limits.timeout_s
-        return version, min(_seconds(asked), self._max_timeout_s)
+        get = header.get
+        if (asked := get(b"samovar-timeout-ms")) is not None:
+            ask.deadline_s = ask.arrived_s + min(_seconds(asked), self._max_timeout_s)
+        if (asked := get(b"samovar-priority")) is not None:
+            ask.priority = _priority(asked)
+        if (asked := get(b"content-type")) is not None:
+            ask.content_type = asked.decode("latin-1")
+        if (asked := get(b"traceparent")) is not None:
+            ask.traceparent = asked.decode("latin-1")
+        if (asked := get(b"cache-control")) is not None:
+            ask.no_store = b"no-store" in asked.lower()
+
+    def refusal(self, error: SamovarError, request_id: bytes) -> tuple[problems.Headers, bytes]:
+        """Return headers and body of a problem document, and count it. A gateway that drains closes the connection."""
+        self._state.problems[error.code] += 1
+        body = problems.encode(error, request_id.decode("latin-1"))
+        headers = [*problems.headers(error), (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id)]
+        return ([*headers, CLOSE] if isinstance(error, Draining) else headers), body
 
     def request_id(self, header: dict[bytes, bytes]) -> bytes:
         """Return the caller's id of this request, or one of ours."""
@@ -69,45 +92,28 @@ class Admission:
         self._num_ids += 1
         return b"%s%06x" % (self._id_prefix, self._num_ids)
 
-    def submit(
-        self,
-        version: Version,
-        body: bytes,
-        deadline_s: float,
-        now_s: float,
-        deliver: Callable[[Outcome], object],
-        header: dict[bytes, bytes],
-        request_id: bytes,
-    ) -> Call:
-        """Hand an admitted call to the dispatcher. Raises as `Dispatcher.submit` does."""
-        return self._state.dispatcher.submit(
-            version,
-            body,
-            deadline_s,
-            now_s,
-            deliver,
-            header.get(b"content-type", JSON_TYPE).decode("latin-1"),
-            request_id.decode("latin-1"),
-            header.get(b"traceparent", b"").decode("latin-1"),
-            True,
-        )
 
-
-def answer_headers(call: Call, result: Result, request_id: bytes) -> problems.Headers:
-    """Return the headers of an answer."""
-    return [
+def answer_headers(ask: Ask, call: Call | None, result: Result) -> problems.Headers:
+    """Return the headers of an answer. call: that gave it, None if it came from elsewhere."""
+    headers = [
         (b"content-type", result.content_type.encode("latin-1")),
         (b"content-length", b"%d" % len(result.body)),
-        (b"samovar-version", call.version.label),
-        (b"x-request-id", request_id),
-        (b"server-timing", server_timing(call, result.wait_us, result.run_us)),
+        (b"x-request-id", ask.request_id),
     ]
+    if call is not None:
+        headers += (
+            (b"samovar-version", call.version.label),
+            (b"server-timing", server_timing(call, result.wait_us, result.run_us)),
+        )
+    headers += ask.more_headers
+    return headers
 
 
-def refusal_headers(error: SamovarError, body: bytes, request_id: bytes) -> problems.Headers:
-    """Return the headers of a problem document. A gateway that drains closes the connection."""
-    headers = [*problems.headers(error), (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id)]
-    return [*headers, (b"connection", b"close")] if isinstance(error, Draining) else headers
+def _priority(asked: bytes) -> int:
+    priority = PRIORITIES.get(asked.lower())
+    if priority is None:
+        raise RequestError("Samovar-Priority is high, normal or low")
+    return priority
 
 
 def _seconds(timeout_ms: bytes) -> float:

@@ -53,9 +53,7 @@ def create_router(state: GatewayState, admin: Admin) -> Litestar:
     return Litestar(
         route_handlers=[livez, readyz, metrics.metrics_route, *admin.handlers],
         exception_handlers={SamovarError: on_error, HTTPException: on_http_error, Exception: on_bug},
-        state=State(
-            {"gateway": state, "admin": admin.services, "metrics": metrics.registry(state.dispatcher, state.membership)}
-        ),
+        state=State({"gateway": state, "admin": admin.services, "metrics": metrics.registry(state)}),
         openapi_config=None,
         logging_config=None,
         request_max_body_size=state.settings.max_body_bytes,
@@ -64,6 +62,7 @@ def create_router(state: GatewayState, admin: Admin) -> Litestar:
 
 def on_error(request: Request, error: SamovarError) -> Response[bytes]:  # type: ignore[type-arg]
     """Answer an error of ours with its problem document."""
+    request.app.state.gateway.problems[error.code] += 1
     request_id = request.headers.get("x-request-id") or token_hex(8)
     headers = {name.decode(): value.decode("latin-1") for name, value in problems.headers(error)}
     headers["x-request-id"] = request_id

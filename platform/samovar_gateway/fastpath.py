@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from samovar.errors import Cancelled, ProtocolError, SamovarError
+from samovar.errors import Cancelled, FunctionNotFound, ProtocolError, SamovarError
 from samovar.wire import Result
+from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Call, Outcome
 from samovar_gateway import problems
-from samovar_gateway.admission import Admission, answer_headers, refusal_headers
+from samovar_gateway.admission import Admission, answer_headers
 
 if TYPE_CHECKING:
-    from samovar_dispatch.dispatcher import Dispatcher
+    from samovar_dispatch.journey import Journey
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,6 @@ FUNCTIONS_PREFIX = b"/v1/functions/"
 INVOKE_SUFFIX = b"/invoke"
 TOO_SLOW = STATUS_LINE[408] + b"connection: close\r\ncontent-length: 0\r\n\r\n"
 COPY_BYTES = 64 * 1024  # an answer up to this size is copied behind its head, a larger one is written from where it is
-STREAMING_HANDLERS = ("generator", "async_generator")
 
 
 class _Event:
@@ -44,35 +44,39 @@ class _Event:
 class Exchange:
     """One request on the fast path; uvicorn treats it as it does its own request-response cycles."""
 
-    __slots__ = ("call", "disconnected", "keep_alive", "protocol", "request_id", "response_complete")
+    __slots__ = ("ask", "disconnected", "keep_alive", "protocol", "request_id", "response_complete")
     message_event = _Event()
 
-    def __init__(self, protocol: InvokeProtocol, request_id: bytes, keep_alive: bool) -> None:
+    def __init__(self, protocol: InvokeProtocol, ask: Ask | None, request_id: bytes, keep_alive: bool) -> None:
         self.protocol = protocol
+        self.ask = ask
         self.request_id = request_id
         self.keep_alive = keep_alive
         self.response_complete = self.disconnected = False
-        self.call: Call | None = None
 
-    def deliver(self, outcome: Outcome) -> None:
+    def deliver(self, call: Call | None, outcome: Outcome) -> None:
         """Write the answer. Never raises: the dispatcher is in the middle of its work."""
         try:
             if type(outcome) is Result:
-                headers = answer_headers(self.call, outcome, self.request_id)  # type: ignore[arg-type]
-                self.respond(200, headers, outcome.body)
+                self.respond(200, answer_headers(self.ask, call, outcome), outcome.body)  # type: ignore[arg-type]
             elif isinstance(outcome, SamovarError):
                 self.refuse(outcome)
             elif not isinstance(outcome, Cancelled):
                 self.refuse(ProtocolError("the instance streamed the answer of a function that does not stream"))
-                self.protocol.abandon(self)
+                self.abandon()
         except Exception:
             log.exception("the answer to %s could not be written", self.request_id.decode("latin-1"))
             self.protocol.transport.abort()
 
+    def abandon(self) -> None:
+        """Nobody wants the rest of this answer."""
+        if self.ask is not None and self.ask.handle is not None:
+            self.ask.handle.cancel()
+
     def refuse(self, error: SamovarError) -> None:
         """Answer with a problem document."""
-        body = problems.encode(error, self.request_id.decode("latin-1"))
-        self.respond(error.status, refusal_headers(error, body, self.request_id), body)
+        headers, body = self.protocol.admission.refusal(error, self.request_id)
+        self.respond(error.status, headers, body)
 
     def respond(self, status: int, headers: problems.Headers, body: bytes) -> None:
         """Write one complete response in one piece."""
@@ -96,10 +100,10 @@ class Exchange:
 class InvokeProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with the fast path in front."""
 
-    def __init__(self, admission: Admission, dispatcher: Dispatcher, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, admission: Admission, journey: Journey, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._admission = admission
-        self._dispatcher = dispatcher
+        self.admission = admission
+        self._journey = journey
         self._body: bytes | None = None  # of a candidate for the fast path; None = uvicorn's way
         self._head_since_s: float | None = None  # when the head that is still coming began
         self._watch: asyncio.TimerHandle | None = None
@@ -147,19 +151,14 @@ class InvokeProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         exchange = self.cycle
         if isinstance(exchange, Exchange) and not exchange.response_complete:
-            self.abandon(exchange)
+            exchange.abandon()
         if self._watch is not None:
             self._watch.cancel()
         super().connection_lost(exc)
 
-    def abandon(self, exchange: Exchange) -> None:
-        """Nobody wants the rest of this answer."""
-        if exchange.call is not None:
-            self._dispatcher.cancel(exchange.call)
-
     def _watch_head(self) -> None:
         """Close a connection whose client takes too long to send a request's head: one timer, not one per request."""
-        timeout_s = self._admission.body_timeout_s
+        timeout_s = self.admission.body_timeout_s
         if self._head_since_s is not None and time.monotonic() - self._head_since_s > timeout_s:
             self.transport.write(TOO_SLOW)
             self.transport.close()
@@ -180,23 +179,26 @@ class InvokeProtocol(HttpToolsProtocol):
         """Hand a whole request to the dispatcher; return False, having done nothing, if it is not for the fast path."""
         name = self.url[len(FUNCTIONS_PREFIX) : -len(INVOKE_SUFFIX)]
         is_plain = self.url.startswith(FUNCTIONS_PREFIX) and name.isascii() and b"%" not in name
-        if not is_plain or len(body) > self._admission.max_body_bytes or self.parser.get_http_version() != "1.1":
+        if not is_plain or len(body) > self.admission.max_body_bytes or self.parser.get_http_version() != "1.1":
             return False
         header = dict(self.headers)
+        keep_alive = self.parser.should_keep_alive()
         try:
-            version, timeout_s = self._admission.check(name.decode("ascii"), self.parser.get_method().decode(), header)
-        except SamovarError:
+            ask = self.admission.check(name.decode("ascii"), self.parser.get_method().decode(), header)
+        except FunctionNotFound:
             return False
-        if version.manifest.handler in STREAMING_HANDLERS:
+        except SamovarError as error:
+            self._body = None
+            self.cycle = refused = Exchange(self, None, self.admission.request_id(header), keep_alive)  # type: ignore[assignment]
+            refused.refuse(error)
+            return True
+        if ask.entry.streams:
             return False
         self._body = None
-        exchange = Exchange(self, self._admission.request_id(header), self.parser.should_keep_alive())
-        self.cycle = exchange  # type: ignore[assignment]
-        now_s = time.monotonic()
+        self.cycle = exchange = Exchange(self, ask, ask.request_id, keep_alive)  # type: ignore[assignment]
+        ask.deliver = exchange.deliver
         try:
-            exchange.call = self._admission.submit(
-                version, body, now_s + timeout_s, now_s, exchange.deliver, header, exchange.request_id
-            )
+            self._journey.begin(ask, body)
         except SamovarError as error:
             exchange.refuse(error)
         return True

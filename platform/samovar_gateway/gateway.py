@@ -12,6 +12,7 @@ from functools import partial
 from samovar_dispatch.demand import DemandWriter
 from samovar_dispatch.dispatcher import Dispatcher
 from samovar_dispatch.functions import FunctionTable
+from samovar_dispatch.journey import Journey
 from samovar_dispatch.membership import Membership
 from samovar_dispatch.mirror import Mirror
 from samovar_gateway.admin import Admin
@@ -51,12 +52,13 @@ class Gateway:
             registry=Registry(objects, self._sync_redis),
             keys=KeyTable(),
             dispatcher=dispatcher,
+            journey=Journey(dispatcher),
             functions=functions,
             membership=membership,
         )
         self._mirror = Mirror(self.state.redis, dispatcher, functions, membership)
         self._admin = Admin(self.state)
-        self._sweeper = Sweeper(dispatcher, settings.body_timeout_s)
+        self._sweeper = Sweeper(settings.body_timeout_s)
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -72,7 +74,7 @@ class Gateway:
         logging.getLogger("uvicorn.error").addFilter(HalfSentFilter())
         admission = Admission(self.state)
         app = create_app(self.state, admission, self._admin, self._sweeper)
-        server = create_server(app, partial(InvokeProtocol, admission, self.state.dispatcher))
+        server = create_server(app, partial(InvokeProtocol, admission, self.state.journey))
         serving = asyncio.create_task(serve(server, listener))
         parts = self._parts()
         try:

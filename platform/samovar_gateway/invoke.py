@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from functools import partial
+from typing import TypeAlias
 
 from litestar.types import HTTPScope, Receive, Send
 
@@ -21,11 +21,11 @@ from samovar.errors import (
     SamovarError,
 )
 from samovar.wire import Result
+from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Call, Outcome
 from samovar_dispatch.functions import unknown_function
 from samovar_dispatch.stream import ChunkStream
-from samovar_gateway import problems
-from samovar_gateway.admission import Admission, answer_headers, refusal_headers
+from samovar_gateway.admission import CLOSE, Admission, answer_headers
 from samovar_gateway.body import BodyReader, discard
 from samovar_gateway.state import GatewayState
 from samovar_gateway.streaming import answer_stream
@@ -34,6 +34,8 @@ from samovar_gateway.sweep import Sweeper
 log = logging.getLogger(__name__)
 
 UNREAD_STATUSES = (408, 413)
+
+Answer: TypeAlias = tuple[Call | None, Outcome]
 
 
 class InvokeRoute:
@@ -51,71 +53,81 @@ class InvokeRoute:
         header = dict(scope["headers"])
         request_id = self._admission.request_id(header)
         try:
-            version, timeout_s = self._admission.check(name, scope["method"], header)
-            deadline_s = (now_s := time.monotonic()) + timeout_s
-            body = await self._body.read(header.get(b"content-length"), receive, now_s)
-            future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-            deliver = partial(_resolve, future)
-            call = self._admission.submit(version, body, deadline_s, now_s, deliver, header, request_id)
-            outcome = await self._outcome(call, future, receive)
+            ask = self._admission.check(name, scope["method"], header)
+            ask.request_id = request_id
+            body = await self._read(ask, receive)
+            answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            ask.deliver = partial(_resolve, answer)
+            self._state.journey.begin(ask, body)
+            call, outcome = await self._outcome(ask, answer, receive)
             if isinstance(outcome, Result):
-                await _answer(call, outcome, request_id, send)
+                await _answer(ask, call, outcome, send)
             elif isinstance(outcome, SamovarError):
-                await _refuse(outcome, request_id, send)
-            elif isinstance(outcome, ChunkStream):
-                await self._stream(call, outcome, request_id, receive, send)
+                await self._refuse(outcome, request_id, send)
+            elif isinstance(outcome, ChunkStream) and call is not None:
+                await self._stream(ask, call, outcome, receive, send)
         except FunctionNotFound:
-            await _refuse(await _unknown(self._state, name), request_id, send)
+            await self._refuse(await _unknown(self._state, name), request_id, send)
         except SamovarError as error:
-            await _refuse(error, request_id, send, receive if error.status in UNREAD_STATUSES else None)
+            await self._refuse(error, request_id, send, receive if error.status in UNREAD_STATUSES else None)
         except Cancelled:
             return
         except Exception:
             log.exception("invocation %s of %s failed", request_id.decode("latin-1"), name)
-            await _refuse(SamovarError("an error inside the gateway; its log says more"), request_id, send)
+            await self._refuse(SamovarError("an error inside the gateway; its log says more"), request_id, send)
 
-    async def _outcome(self, call: Call, future: asyncio.Future[Outcome], receive: Receive) -> Outcome:
-        """Wait for the outcome while the sweeper watches for the caller to leave."""
-        self._waiting[call] = receive
+    async def _read(self, ask: Ask, receive: Receive) -> bytes:
+        """Return the body. Raises, noted: BodyTooLarge, ClientTooSlow; Cancelled if the caller left."""
         try:
-            return await future
+            return await self._body.read(ask.header.get(b"content-length"), receive, ask.arrived_s)
+        except SamovarError as error:
+            raise self._state.journey.refuse(ask, error) from None
+
+    async def _outcome(self, ask: Ask, answer: asyncio.Future[Answer], receive: Receive) -> Answer:
+        """Wait for the outcome while the sweeper watches for the caller to leave."""
+        self._waiting[ask] = receive
+        try:
+            return await answer
         except asyncio.CancelledError:
-            self._state.dispatcher.cancel(call)
+            _abandon(ask)
             raise
         finally:
-            self._waiting.pop(call, None)
+            self._waiting.pop(ask, None)
 
-    async def _stream(self, call: Call, stream: ChunkStream, request_id: bytes, receive: Receive, send: Send) -> None:
+    async def _stream(self, ask: Ask, call: Call, stream: ChunkStream, receive: Receive, send: Send) -> None:
         """Send a generator's answer; the sweeper sees the caller leave as it does while a call waits."""
-        self._waiting[call] = receive
+        self._waiting[ask] = receive
         try:
-            await answer_stream(call, stream, request_id, send)
+            await answer_stream(ask, call, stream, send)
         finally:
-            self._waiting.pop(call, None)
-            self._state.dispatcher.cancel(call)
+            self._waiting.pop(ask, None)
+            _abandon(ask)
+
+    async def _refuse(self, error: SamovarError, request_id: bytes, send: Send, unread: Receive | None = None) -> None:
+        """Send a problem document. unread: given when much of the body may still come; then the connection closes."""
+        headers, body = self._admission.refusal(error, request_id)
+        if unread is not None:
+            headers.append(CLOSE)
+        await send({"type": "http.response.start", "status": error.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": unread is not None})
+        if unread is not None:
+            await discard(unread)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _resolve(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
-    if not future.done():
-        future.set_result(outcome)
+def _resolve(answer: asyncio.Future[Answer], call: Call | None, outcome: Outcome) -> None:
+    if not answer.done():
+        answer.set_result((call, outcome))
 
 
-async def _answer(call: Call, result: Result, request_id: bytes, send: Send) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": answer_headers(call, result, request_id)})
+def _abandon(ask: Ask) -> None:
+    if ask.handle is not None:
+        ask.handle.cancel()
+
+
+async def _answer(ask: Ask, call: Call | None, result: Result, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": answer_headers(ask, call, result)})
     await send({"type": "http.response.body", "body": result.body, "more_body": False})
-
-
-async def _refuse(error: SamovarError, request_id: bytes, send: Send, unread: Receive | None = None) -> None:
-    """Send a problem document. unread: given when much of the body may still come; then the connection closes."""
-    body = problems.encode(error, request_id.decode("latin-1"))
-    headers = refusal_headers(error, body, request_id)
-    if unread is not None:
-        headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": unread is not None})
-    if unread is not None:
-        await discard(unread)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _unknown(state: GatewayState, name: str) -> FunctionNotFound:

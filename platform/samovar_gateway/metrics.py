@@ -13,9 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from samovar_dispatch.call import Version
-from samovar_dispatch.dispatcher import Dispatcher
-from samovar_dispatch.membership import Membership
 from samovar_dispatch.stats import LATENCY_BOUNDS_S
+from samovar_gateway.state import GatewayState
 
 LABELS = ["function", "version"]
 BOUNDS = [*map(str, LATENCY_BOUNDS_S), "+Inf"]
@@ -24,9 +23,10 @@ BOUNDS = [*map(str, LATENCY_BOUNDS_S), "+Inf"]
 class DispatchCollector(Collector):
     """Reads a dispatcher's counters, and the instances it heard of. Versions that were never called are left out."""
 
-    def __init__(self, dispatcher: Dispatcher, membership: Membership) -> None:
-        self._dispatcher = dispatcher
-        self._membership = membership
+    def __init__(self, state: GatewayState) -> None:
+        self._dispatcher = state.dispatcher
+        self._membership = state.membership
+        self._problems = state.problems
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family."""
@@ -48,6 +48,10 @@ class DispatchCollector(Collector):
         late = CounterMetricFamily("samovar_late_replies", "Answers nobody waited for any more, dropped")
         late.add_metric([], self._dispatcher.late_replies)
         yield late
+        problems = CounterMetricFamily("samovar_problems", "Problem documents answered, by code", labels=["code"])
+        for code, count in sorted(self._problems.items()):
+            problems.add_metric([code], count)
+        yield problems
 
 
 def _labels(version: Version) -> list[str]:
@@ -94,11 +98,11 @@ def _instances(known: Iterable[tuple[str, str]]) -> Metric:
     return family
 
 
-def registry(dispatcher: Dispatcher, membership: Membership) -> CollectorRegistry:
+def registry(state: GatewayState) -> CollectorRegistry:
     """Return the metrics of this process: the dispatcher's, and the process's own memory, CPU and files."""
     metrics = CollectorRegistry()
     ProcessCollector(registry=metrics)
-    metrics.register(DispatchCollector(dispatcher, membership))
+    metrics.register(DispatchCollector(state))
     return metrics
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from redis.asyncio import Redis
 
 from samovar_dispatch.dispatcher import Dispatcher
 from samovar_dispatch.functions import FunctionTable
+from samovar_dispatch.journey import Journey
 from samovar_dispatch.membership import Membership
 from samovar_gateway.auth import KeyTable
 from samovar_gateway.settings import GatewaySettings
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 class GatewayState:
     """One per process; made by `__main__`, found by routes as `app.state.gateway`.
 
-    listening: the listener is up. draining: SIGTERM came; nothing new is taken in.
+    listening: the listener is up. draining: SIGTERM came; nothing new is taken in. problems: problem
+    documents answered, by code.
     """
 
     settings: GatewaySettings
@@ -31,7 +34,9 @@ class GatewayState:
     registry: Registry
     keys: KeyTable
     dispatcher: Dispatcher
+    journey: Journey
     functions: FunctionTable
     membership: Membership
     listening: bool = False
     draining: bool = False
+    problems: Counter[str] = field(default_factory=Counter)

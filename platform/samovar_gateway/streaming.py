@@ -12,6 +12,7 @@ import msgspec
 from litestar.types import Send
 
 from samovar.errors import Cancelled, SamovarError
+from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Call
 from samovar_dispatch.stream import ChunkStream
 from samovar_gateway import problems
@@ -19,14 +20,15 @@ from samovar_gateway import problems
 _HALF_SENT = "without completing response"
 
 
-async def answer_stream(call: Call, stream: ChunkStream, request_id: bytes, send: Send) -> None:
+async def answer_stream(ask: Ask, call: Call, stream: ChunkStream, send: Send) -> None:
     """Send the stream. Raises SamovarError if it fails before its first chunk."""
     chunk = await anext(stream, None)
     headers = [
         (b"content-type", b"application/x-ndjson"),
         (b"samovar-version", call.version.label),
-        (b"x-request-id", request_id),
+        (b"x-request-id", ask.request_id),
         (b"x-accel-buffering", b"no"),
+        *ask.more_headers,
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     try:
@@ -36,7 +38,7 @@ async def answer_stream(call: Call, stream: ChunkStream, request_id: bytes, send
     except Cancelled:
         return
     except SamovarError as error:
-        problem = problems.document(error, request_id.decode("latin-1"))
+        problem = problems.document(error, ask.request_id.decode("latin-1"))
         line = msgspec.json.encode({"error": problem}, enc_hook=str) + b"\n"
         await send({"type": "http.response.body", "body": line, "more_body": True})
         return  # leaving the response open makes the server close the connection

@@ -11,8 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from samovar_dispatch.call import Call
-from samovar_dispatch.dispatcher import Dispatcher
+from samovar_dispatch.ask import Ask
 
 SWEEP_S = 0.05
 
@@ -20,18 +19,17 @@ Receive = Callable[[], Awaitable[Any]]
 
 
 class Sweeper:
-    """reading: when each task began to read its body. waiting: calls without an answer yet, with their `receive`.
+    """reading: when each task began to read its body. waiting: invocations without an answer yet, with their `receive`.
 
     late: tasks that were cancelled because their body took longer than `body_timeout_s`.
     """
 
-    def __init__(self, dispatcher: Dispatcher, body_timeout_s: float) -> None:
+    def __init__(self, body_timeout_s: float) -> None:
         self.reading: dict[asyncio.Task[Any], float] = {}
-        self.waiting: dict[Call, Receive] = {}
+        self.waiting: dict[Ask, Receive] = {}
         self.late: set[asyncio.Task[Any]] = set()
-        self._dispatcher = dispatcher
         self._body_timeout_s = body_timeout_s
-        self._before: set[Call] = set()
+        self._before: set[Ask] = set()
         self._watchers: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -51,15 +49,15 @@ class Sweeper:
             if now_s - since_s > self._body_timeout_s and task not in self.late:
                 self.late.add(task)
                 task.cancel()
-        for call in self._before & self.waiting.keys():
-            watcher = asyncio.get_running_loop().create_task(self._watch(call, self.waiting.pop(call)))
+        for ask in self._before & self.waiting.keys():
+            watcher = asyncio.get_running_loop().create_task(self._watch(ask, self.waiting.pop(ask)))
             self._watchers.add(watcher)
             watcher.add_done_callback(self._watchers.discard)
         self._before = set(self.waiting)
 
-    async def _watch(self, call: Call, receive: Receive) -> None:
-        while not call.done:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                self._dispatcher.cancel(call)
-                return
+    async def _watch(self, ask: Ask, receive: Receive) -> None:
+        """Until its route says that the ask has its answer, wait for the caller to leave."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if ask.handle is not None:
+            ask.handle.cancel()

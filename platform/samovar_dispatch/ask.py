@@ -1,0 +1,91 @@
+"""One invocation as an edge understood it, from the moment its function and its caller are known.
+
+An *ask* is what the client wants; a *call* (`call.py`) is one attempt at it with one version. Most asks have one call;
+a shed one has none, a hedged one or one that fell back has several. This module does not know protocols or stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from samovar_dispatch.call import Call, Outcome
+    from samovar_dispatch.functions import FunctionEntry
+
+HIGH, NORMAL, LOW, BACKGROUND = range(4)
+PRIORITIES = {b"high": HIGH, b"normal": NORMAL, b"low": LOW}
+
+# marks: what happened to an ask beside its outcome
+CACHED, FALLBACK, RETRIED, HEDGED, SHADOW, COLD = 1, 2, 4, 8, 16, 32
+
+
+class Handle(Protocol):
+    """Whatever is under way for an ask and may be abandoned."""
+
+    def cancel(self) -> None:
+        """Nobody wants the answer any more. Idempotent."""
+
+
+class Ask:
+    """All `_s` times are monotonic seconds.
+
+    key_id: of the caller's API key. priority: HIGH, NORMAL, LOW or BACKGROUND, as the key allows. header: the request's
+    headers by lower-case name, as bytes. no_store: the caller forbids keeping its answer. deliver: called once with the
+    call that answered (None if no call did) and the outcome; must not raise. marks: a sum of the constants above.
+    more_headers: what the answer says beside its usual headers. handle: what is under way, once it began.
+    """
+
+    __slots__ = (
+        "accept_stream",
+        "arrived_s",
+        "body",
+        "content_type",
+        "deadline_s",
+        "deliver",
+        "entry",
+        "handle",
+        "header",
+        "key_id",
+        "marks",
+        "more_headers",
+        "no_store",
+        "priority",
+        "request_id",
+        "traceparent",
+    )
+
+    def __init__(
+        self,
+        entry: FunctionEntry,
+        key_id: str,
+        arrived_s: float,
+        deadline_s: float,
+        header: dict[bytes, bytes],
+        request_id: bytes,
+        priority: int = NORMAL,
+        no_store: bool = False,
+        content_type: str = "application/json",
+        traceparent: str = "",
+        accept_stream: bool = True,
+    ) -> None:
+        self.entry = entry
+        self.key_id = key_id
+        self.arrived_s = arrived_s
+        self.deadline_s = deadline_s
+        self.header = header
+        self.request_id = request_id
+        self.priority = priority
+        self.no_store = no_store
+        self.content_type = content_type
+        self.traceparent = traceparent
+        self.accept_stream = accept_stream
+        self.body = b""
+        self.deliver: Callable[[Call | None, Outcome], object] = _nobody
+        self.marks = 0
+        self.more_headers: Sequence[tuple[bytes, bytes]] = ()
+        self.handle: Handle | None = None
+
+
+def _nobody(_call: Any, _outcome: Any) -> None:
+    """Drop an outcome that came before anybody waited: cannot happen once `deliver` is set."""
