@@ -14,8 +14,8 @@ import random
 from collections.abc import Callable
 
 from samovar.errors import SamovarError
-from samovar_dispatch.ask import Ask
-from samovar_dispatch.call import Call, Outcome
+from samovar_dispatch.ask import Ask, Handle
+from samovar_dispatch.call import Call, Outcome, Owner, Version
 from samovar_dispatch.dispatcher import Dispatcher
 
 Note = Callable[[Ask, Call | None, Outcome, str], object]
@@ -37,10 +37,17 @@ class Journey:
         entry = ask.entry
         try:
             version = entry.only or entry.choose(random.random())  # noqa: S311  shares of traffic are no secret
-            ask.handle = self._dispatcher.submit(version, ask, self)
+            ask.handle = self.attempt(version, ask, self)
         except SamovarError as error:
             self.note(ask, None, error, error.code)
             raise
+
+    def attempt(self, version: Version, ask: Ask, owner: Owner) -> Handle:
+        """Try one version for an ask; `owner` is told of the one call that stands for the attempt.
+
+        Raises: what `Dispatcher.submit` raises; then `owner` is told nothing.
+        """
+        return self._dispatcher.submit(version, ask, owner)
 
     def refuse(self, ask: Ask, error: SamovarError) -> SamovarError:
         """Note an invocation that is refused before it began; return the error, to be raised."""
