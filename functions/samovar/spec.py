@@ -184,7 +184,7 @@ class Mirror(Struct, frozen=True, kw_only=True):
 class RouteChange(Struct, frozen=True, kw_only=True):
     """What a route was before one change. what: deploy, canary, promote, rollback, pin, unpin, mirror, undo.
 
-    shares, canary, mirror, pinned, rejected: as before it; by: key id, or "auto"; reason: one sentence.
+    shares, canary, mirror, pinned, rejected, sticky: as before it; by: key id, or "auto"; reason: one sentence.
     """
 
     what: str
@@ -196,6 +196,7 @@ class RouteChange(Struct, frozen=True, kw_only=True):
     rejected: list[int] = msgspec.field(default_factory=list)
     by: str = ""
     reason: str = ""
+    sticky: str = ""
 
 
 class Route(Struct, frozen=True, kw_only=True):
@@ -206,6 +207,7 @@ class Route(Struct, frozen=True, kw_only=True):
     shares. previous: the shares that hold until the versions of `shares` are ready, and what "previous" means to a
     fallback. pinned: a deploy does not move traffic off this version. rejected: rolled back, may not be routed to.
     sticky: "" (every call by chance), "key" (by API key) or "header:<name>". history: the newest changes first.
+    moved_at_s: unix seconds since when `shares` are as they are, 0 = always.
     """
 
     name: str
@@ -220,6 +222,12 @@ class Route(Struct, frozen=True, kw_only=True):
     rejected: list[int] = msgspec.field(default_factory=list)
     sticky: str = ""
     history: list[RouteChange] = msgspec.field(default_factory=list)
+    moved_at_s: float = 0.0
+
+    def receiving(self) -> set[int]:
+        """Return the versions that may be sent calls or copies of calls now, or that must not go yet."""
+        named = {int(version) for version, share in (self.shares | self.previous).items() if share > 0}
+        return named | {trial.version for trial in (self.canary, self.mirror) if trial is not None}
 
 
 def version_ref(name: str, version: int) -> str:

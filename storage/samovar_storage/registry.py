@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -24,7 +24,7 @@ from redis.exceptions import LockError
 
 from samovar.errors import Conflict, FunctionNotFound, InvalidInput, NotFound
 from samovar.spec import Manifest, Route, check_name
-from samovar_storage import keys
+from samovar_storage import keys, routes
 from samovar_storage.apikeys import ApiKeys
 from samovar_storage.failures import translating
 from samovar_storage.objects import ObjectStore, put_or_same
@@ -67,32 +67,46 @@ class Registry:
         self._clock = clock
         self.keys = ApiKeys(store, redis, clock)
 
-    def publish_version(self, manifest: Manifest) -> Manifest:
-        """The manifest is a new version and, unless a newer one came meanwhile, has all the traffic.
+    def publish_version(
+        self,
+        manifest: Manifest,
+        by: str = "",
+        ready: Collection[int] = (),
+        trial: routes.Trial | None = None,
+        mirror: int = 0,
+    ) -> Manifest:
+        """The manifest is a new version and, unless asked otherwise or a newer one came meanwhile, has all the traffic.
 
-        Returns: the manifest with its number and time. Raises: DeployRefused (name), StoreUnavailable; a deploy that
-        failed half-way leaves at most an unrouted version, never a route to a missing one.
+        Args:
+            by: key id of who deploys. ready: versions with ready instances, as far as known.
+            trial: it is a canary. mirror: it only gets copies of this percent of calls, 0 = no mirror.
+        Returns: the manifest with its number and time. Raises: DeployRefused (name), StoreUnavailable, and what
+        `routes.deployed` does; a deploy that failed half-way leaves at most an unrouted version, never a route to a
+        missing one.
         """
         check_name(manifest.name)
         with self._turn(manifest.name):
             route = self._read_route(manifest.name)[0]
-            version = self._number(manifest, 1 + (route.latest if route else 0))
-            self._write_route(manifest.name, lambda old: _give_all(old, manifest.name, version.version))
-            return version
+            made = self._number(manifest, 1 + (route.latest if route else 0))
+            author = routes.Author(by, self._clock(), ready)
+            self._write_route(
+                made.name, lambda old: routes.deployed(old, made.name, made.version, author, trial, mirror)
+            )
+            return made
 
     def update_route(self, name: str, change: Callable[[Route], Route]) -> Route:
         """The function's route is what `change` makes of the current one; `change` may be called several times.
 
         Raises: FunctionNotFound; InvalidInput (shares that do not sum to 100, a version that does not exist);
-        Conflict after 100 lost races.
+        VersionRejected; what `change` raises; Conflict after 100 lost races.
         """
         with self._turn(name):
-            return self._write_route(name, lambda old: change(_existing(old, name)))
+            return self._write_route(name, lambda old: change(routes.existing(old, name)))
 
     def delete_function(self, name: str) -> None:
         """The function has no route, no versions and no index entry. Raises FunctionNotFound."""
         with self._turn(name):
-            tombstone = self._write_route(name, lambda old: _replace(_existing(old, name), shares={}))
+            tombstone = self._write_route(name, lambda old: _replace(routes.existing(old, name), shares={}))
             for version in range(1, tombstone.latest + 1):
                 self._store.delete(manifest_key(name, version))
 
@@ -191,13 +205,10 @@ class Registry:
         raise Conflict(f"the route of {name} kept changing; nothing was changed by this call")
 
     def _check(self, new: Route, old: Route | None) -> None:
-        if not new.shares:
-            return
-        if sum(new.shares.values()) != 100 or min(new.shares.values()) < 0:
-            raise InvalidInput(f"the shares of {new.name} must be 0 or more and sum to 100", path="$.shares")
-        for version in new.shares.keys() - (old.shares.keys() if old else ()):
-            if not version.isdecimal() or self._store.head(manifest_key(new.name, int(version))) is None:
-                raise InvalidInput(f"{new.name} has no version {version}", path="$.shares")
+        routes.check(new)
+        for version in routes.targets(new) - (routes.targets(old) if old else set()):
+            if self._store.head(manifest_key(new.name, version)) is None:
+                raise InvalidInput(f"{new.name} has no version {version}", path="$.version")
 
     def _index(self, name: str, route: Route | None) -> None:
         """Mirror the route (and the manifests it names) in Redis, unless a newer one is there, and tell everyone.
@@ -220,7 +231,8 @@ class Registry:
             known = self.record(name).manifests
         except FunctionNotFound:
             known = {}
-        return {version: known.get(version) or self.manifest(name, int(version)) for version in route.shares}
+        numbers = map(str, sorted(route.receiving()))
+        return {number: known.get(number) or self.manifest(name, int(number)) for number in numbers}
 
     @contextlib.contextmanager
     def _turn(self, name: str) -> Iterator[None]:
@@ -242,21 +254,6 @@ class Registry:
                 # an expired lock is no failure: the conditional puts have kept writers apart
                 with translating("the registry"), contextlib.suppress(LockError):
                     lock.release()
-
-
-def _give_all(old: Route | None, name: str, version: int) -> Route:
-    """Return a route on which `version` has all traffic, unless a newer version came first."""
-    if old is None:
-        return Route(name=name, shares={str(version): 100}, latest=version)
-    if version < old.latest:
-        return old
-    return _replace(old, shares={str(version): 100}, latest=version)
-
-
-def _existing(route: Route | None, name: str) -> Route:
-    if route is None or not route.shares:
-        raise FunctionNotFound(f"no function named {name!r}")
-    return route
 
 
 def _replace(route: Route, **changes: object) -> Route:

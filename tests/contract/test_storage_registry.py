@@ -10,9 +10,17 @@ import msgspec
 import pytest
 import redis as redis_sync
 
-from samovar.errors import Conflict, DeployRefused, FunctionNotFound, InvalidInput, NotFound, StoreUnavailable
+from samovar.errors import (
+    Conflict,
+    DeployRefused,
+    FunctionNotFound,
+    InvalidInput,
+    NotFound,
+    StoreUnavailable,
+    VersionRejected,
+)
 from samovar.spec import Manifest, Route, Scaling
-from samovar_storage import keys
+from samovar_storage import keys, routes
 from samovar_storage.live import connect_sync
 from samovar_storage.objects import ObjectStore
 from samovar_storage.registry import Registry, manifest_key, route_key
@@ -55,7 +63,9 @@ def test_versions_are_numbered_and_the_newest_gets_all_traffic(registry: Registr
     assert (first.version, second.version) == (1, 2)
     record = registry.record("embed")
     assert record.route.shares == {"2": 100} and record.route.latest == 2
-    assert record.manifests == {"2": second}
+    assert record.manifests == {"1": first, "2": second}, "the one before is kept: it serves until the new one is ready"
+    third = registry.publish_version(manifest)
+    assert registry.record("embed").manifests == {"2": second, "3": third}
     assert registry.manifest("embed", 1) == first
     assert registry.records().keys() == {"embed"}
 
@@ -151,6 +161,42 @@ def test_a_deleted_function_is_gone_and_its_numbers_are_not_reused(
     assert registry.records() == {}
     assert registry.publish_version(manifest).version == 2
     assert registry.record("embed").route.shares == {"2": 100}
+
+
+def test_route_commands_at_once_lose_none(
+    registry: Registry, object_store: ObjectStore, redis: redis_sync.Redis, manifest: Manifest
+) -> None:
+    for _ in range(3):
+        registry.publish_version(manifest)
+    author = routes.Author("k", 1.0)
+    commands: list[Callable[[Route], Route]] = [
+        lambda route: routes.canaried(route, 1, routes.Trial(percent=10), author),
+        lambda route: routes.mirrored(route, 2, 5, author),
+        lambda route: msgspec.structs.replace(route, scaling=Scaling(max_instances=3)),
+    ]
+
+    def work(number: int) -> None:
+        Registry(object_store, Unlocked(redis)).update_route("embed", commands[number])  # type: ignore[arg-type]
+
+    assert together(3, work) == []
+    route = registry.record("embed").route
+    assert route.canary is not None and route.mirror is not None and route.scaling is not None
+    assert registry.record("embed").manifests.keys() == {"1", "2", "3"}, "canary, mirror, stable"
+    assert sorted(change.what for change in route.history[:2]) == ["canary", "mirror"]
+
+
+def test_a_rejected_version_cannot_be_routed_by_any_change(registry: Registry, manifest: Manifest) -> None:
+    for _ in range(3):
+        registry.publish_version(manifest)
+    author = routes.Author("k", 1.0)
+    registry.update_route("embed", lambda route: routes.rolled_back(route, author))
+    assert registry.record("embed").route.shares == {"2": 100}
+    with pytest.raises(VersionRejected):
+        registry.update_route("embed", lambda route: msgspec.structs.replace(route, shares={"3": 100}))
+    with pytest.raises(InvalidInput):
+        registry.update_route("embed", lambda route: routes.canaried(route, 9, routes.Trial(percent=10), author))
+    assert registry.publish_version(manifest).version == 4, "redeployed, under a new number"
+    assert registry.record("embed").route.shares == {"4": 100}
 
 
 def test_an_impossible_name_is_refused(registry: Registry, manifest: Manifest) -> None:
