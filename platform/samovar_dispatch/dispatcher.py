@@ -88,6 +88,11 @@ class Dispatcher:
         """Nobody wants the answer any more: the outcome is Cancelled; a running call is told to stop."""
         self.give_up(call, Cancelled(), "cancelled")
 
+    def give_up_all(self, error: SamovarError) -> None:
+        """Every call whose outcome is still open ends with `error`; what runs is told to stop."""
+        for call in self._wheel.expire(float("inf")):
+            self.give_up(call, error, error.code)
+
     @property
     def num_live(self) -> int:
         """Calls whose outcome is still open."""

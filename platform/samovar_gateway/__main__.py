@@ -1,7 +1,7 @@
 """`python -m samovar_gateway --config FILE`: one gateway.
 
-SIGTERM and SIGINT: not ready any more, nothing new is taken in, running calls finish by their deadlines, exit 0.
-A second one does not wait for them.
+SIGTERM and SIGINT: not ready any more, then no new connections, running calls finish by their deadlines, exit 0
+(`departure.py`). A second one does not wait for them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import logging
 import signal
 import socket
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 import uvloop
 
 from samovar import settings as settings_reader
 from samovar.errors import SamovarError
 from samovar_gateway.gateway import Gateway
-from samovar_gateway.server import listen
+from samovar_gateway.server import inherit, listen
 from samovar_gateway.settings import GatewaySettings
 
 log = logging.getLogger("samovar.gateway")
@@ -30,24 +32,31 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--config", help="settings file (JSON, 0600); every setting may also be a SAMOVAR_ variable")
     parser.add_argument("--host", help="address to listen on")
     parser.add_argument("--port", type=int, help="port to listen on, 0 = a free one")
-    arguments = parser.parse_args(argv)
+    parser.add_argument("--gateway-id", help="name of this gateway among others")
+    parser.add_argument(
+        "--listen-fd", type=int, action="append", default=[], help="serve on this inherited listening socket instead"
+    )
+    flags = vars(parser.parse_args(argv))
+    descriptors: list[int] = flags.pop("listen_fd")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        settings = settings_reader.read(GatewaySettings, vars(arguments))
-        with listen(settings.host, settings.port) as listener:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(_serve(settings, listener))
+        settings = settings_reader.read(GatewaySettings, flags)
+        with ExitStack() as stack:
+            found = map(inherit, descriptors) if descriptors else [listen(settings.host, settings.port)]
+            listeners = [stack.enter_context(listener) for listener in found]
+            runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+            runner.run(_serve(settings, listeners))
     except SamovarError as error:
         log.error("%s", error.detail)
         return error.exit_code
     return 0
 
 
-async def _serve(settings: GatewaySettings, listener: socket.socket) -> None:
+async def _serve(settings: GatewaySettings, listeners: Sequence[socket.socket]) -> None:
     gateway = Gateway(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, gateway.request_stop)
-    await gateway.run(listener)
+    await gateway.run(listeners)
 
 
 if __name__ == "__main__":

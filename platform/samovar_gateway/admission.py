@@ -78,11 +78,10 @@ class Admission:
             ask.no_store = b"no-store" in asked.lower()
 
     def refusal(self, error: SamovarError, request_id: bytes) -> tuple[problems.Headers, bytes]:
-        """Return headers and body of a problem document, and count it. A gateway that drains closes the connection."""
+        """Return headers and body of a problem document, and count it."""
         self._state.problems[error.code] += 1
         body = problems.encode(error, request_id.decode("latin-1"))
-        headers = [*problems.headers(error), (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id)]
-        return ([*headers, CLOSE] if isinstance(error, Draining) else headers), body
+        return [*problems.headers(error), (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id)], body
 
     def request_id(self, header: dict[bytes, bytes]) -> bytes:
         """Return the caller's id of this request, or one of ours."""

@@ -22,6 +22,7 @@ from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Call, Outcome
 from samovar_gateway import problems
 from samovar_gateway.admission import Admission, answer_headers
+from samovar_gateway.connections import Connections
 
 if TYPE_CHECKING:
     from samovar_dispatch.journey import Journey
@@ -98,24 +99,26 @@ class Exchange:
 
 
 class InvokeProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with the fast path in front."""
+    """uvicorn's HTTP protocol with the fast path in front. head_since_s: see `connections.Connection`."""
+
+    server_state: Connections
 
     def __init__(self, admission: Admission, journey: Journey, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.admission = admission
         self._journey = journey
         self._body: bytes | None = None  # of a candidate for the fast path; None = uvicorn's way
-        self._head_since_s: float | None = None  # when the head that is still coming began
+        self.head_since_s: float | None = None
         self._watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._head_since_s = time.monotonic()
+        self.head_since_s = time.monotonic()
         self._watch_head()
 
     def on_message_begin(self) -> None:
         """Keep what comes; the ASGI scope is only made for requests that need one."""
-        self._head_since_s = time.monotonic()
+        self.head_since_s = time.monotonic()
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
@@ -123,7 +126,7 @@ class InvokeProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Hold back a candidate until its body is there; send everything else uvicorn's way."""
-        self._head_since_s = None
+        self.head_since_s = None
         is_free = (self.cycle is None or self.cycle.response_complete) and not self.flow.write_paused
         if is_free and not self.expect_100_continue and self.url.endswith(INVOKE_SUFFIX):
             self._body = b""
@@ -159,7 +162,7 @@ class InvokeProtocol(HttpToolsProtocol):
     def _watch_head(self) -> None:
         """Close a connection whose client takes too long to send a request's head: one timer, not one per request."""
         timeout_s = self.admission.body_timeout_s
-        if self._head_since_s is not None and time.monotonic() - self._head_since_s > timeout_s:
+        if self.head_since_s is not None and time.monotonic() - self.head_since_s > timeout_s:
             self.transport.write(TOO_SLOW)
             self.transport.close()
         else:
@@ -172,6 +175,7 @@ class InvokeProtocol(HttpToolsProtocol):
         self.url, self.expect_100_continue, self._body = url, expect, None
         self.headers = self.scope["headers"] = headers
         super().on_headers_complete()
+        self.cycle.keep_alive = self.cycle.keep_alive and not self.server_state.is_leaving
         if body:
             super().on_body(body)
 
@@ -182,7 +186,7 @@ class InvokeProtocol(HttpToolsProtocol):
         if not is_plain or len(body) > self.admission.max_body_bytes or self.parser.get_http_version() != "1.1":
             return False
         header = dict(self.headers)
-        keep_alive = self.parser.should_keep_alive()
+        keep_alive = self.parser.should_keep_alive() and not self.server_state.is_leaving
         try:
             ask = self.admission.check(name.decode("ascii"), self.parser.get_method().decode(), header)
         except FunctionNotFound:

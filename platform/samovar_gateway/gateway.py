@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from samovar_dispatch.demand import DemandWriter
@@ -20,6 +20,7 @@ from samovar_gateway.admission import Admission
 from samovar_gateway.app import create_app
 from samovar_gateway.auth import KeyTable
 from samovar_gateway.background import keep_running, mirror_keys, watch_registry
+from samovar_gateway.departure import Departure
 from samovar_gateway.fastpath import InvokeProtocol
 from samovar_gateway.server import Server, create_server, serve
 from samovar_gateway.settings import GatewaySettings
@@ -47,6 +48,7 @@ class Gateway:
         objects = ObjectStore.from_settings(settings)
         self.state = GatewayState(
             settings=settings,
+            gateway_id=gateway_id,
             redis=connect_async(settings.redis_url.reveal()),
             objects=objects,
             registry=Registry(objects, self._sync_redis),
@@ -59,30 +61,25 @@ class Gateway:
         self._mirror = Mirror(self.state.redis, dispatcher, functions, membership)
         self._admin = Admin(self.state)
         self._sweeper = Sweeper(settings.body_timeout_s)
-        self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._departure = Departure(self.state)
+        self.request_stop = self._departure.request
 
-    def request_stop(self) -> None:
-        """Begin to drain; asked a second time, do not wait for running calls."""
-        if self._stop.is_set():
-            self._hurry.set()
-        self._stop.set()
-
-    async def run(self, listener: socket.socket) -> None:
-        """Serve on `listener` until asked to stop. Raises SamovarError when a store cannot be used at start."""
+    async def run(self, listeners: Sequence[socket.socket]) -> None:
+        """Serve on `listeners` until asked to stop. Raises SamovarError when a store cannot be used at start."""
         await asyncio.to_thread(self._prepare_stores)
         logging.getLogger("uvicorn.error").addFilter(HalfSentFilter())
         admission = Admission(self.state)
         app = create_app(self.state, admission, self._admin, self._sweeper)
         server = create_server(app, partial(InvokeProtocol, admission, self.state.journey))
-        serving = asyncio.create_task(serve(server, listener))
+        serving = asyncio.create_task(serve(server, listeners))
         parts = self._parts()
         try:
             await server.is_up.wait()
             self.state.listening = True
-            log.info("listening on http://%s:%d", *listener.getsockname()[:2])
-            await self._stop.wait()
-            await self._drain()
+            for listener in listeners:
+                log.info("listening on http://%s:%d", *listener.getsockname()[:2])
+            await self._departure.wait()
+            await self._departure.drain(server)
         finally:
             await self._close(server, serving, parts)
 
@@ -104,18 +101,6 @@ class Gateway:
             "registry": partial(watch_registry, state.registry),
         }
         return [asyncio.ensure_future(keep_running(name, part)) for name, part in named.items()]
-
-    async def _drain(self) -> None:
-        """Take nothing new in and wait until every call that runs has its outcome."""
-        self.state.draining = True
-        dispatcher = self.state.dispatcher
-        log.info("draining: %d calls run or wait", dispatcher.num_live)
-        try:
-            async with asyncio.timeout(self._settings.drain_timeout_s):
-                waits = [asyncio.ensure_future(wait) for wait in (dispatcher.wait_idle(), self._hurry.wait())]
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        except TimeoutError:
-            log.warning("%d calls were not finished in time", dispatcher.num_live)
 
     async def _close(self, server: Server, serving: asyncio.Task[None], parts: list[asyncio.Future[None]]) -> None:
         server.should_exit = True

@@ -9,9 +9,9 @@ from samovar_gateway.state import GatewayState
 
 
 @get("/livez", sync_to_thread=False)
-def livez() -> dict[str, str]:
+def livez(state: State) -> dict[str, str]:
     """The process runs and its event loop turns."""
-    return {"status": "alive"}
+    return {"status": "alive", "gateway_id": state.gateway.gateway_id}
 
 
 @get("/readyz", sync_to_thread=False)
@@ -28,6 +28,6 @@ def what_is_missing(gateway: GatewayState) -> list[str]:
         "function table": gateway.functions.loaded,
         "api keys": gateway.keys.loaded,
         "listener": gateway.listening,
-        "draining": not gateway.draining,
+        "draining": not gateway.leaving,
     }
     return [part for part, present in parts.items() if not present]

@@ -27,9 +27,13 @@ class DispatchCollector(Collector):
         self._dispatcher = state.dispatcher
         self._membership = state.membership
         self._problems = state.problems
+        self._gateway_id = state.gateway_id
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family."""
+        who = GaugeMetricFamily("samovar_gateway", "Always 1: which gateway this is", labels=["gateway_id"])
+        who.add_metric([self._gateway_id], 1)
+        yield who
         versions = [v for v in self._dispatcher.versions.values() if v.stats.submitted or v.members]
         yield _calls(versions)
         yield _latency(versions)

@@ -8,17 +8,19 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
 from litestar.types import ASGIApp
 
 from samovar.errors import ConfigError, PortTaken
+from samovar_gateway.connections import Connections
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 75
 CLOSE_TIMEOUT_S = 5
+ACCEPT_TURNS = 3  # turns of the event loop, each of which accepts whatever is queued
 
 
 class Server(uvicorn.Server):
@@ -26,12 +28,23 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
+        self.server_state: Connections = Connections()
         self.is_up = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Take connections from here on."""
         await super().startup(sockets)
         self.is_up.set()
+
+    async def stop_listening(self) -> None:
+        """Take no new connection, after those that the kernel has queued for us already.
+
+        A listening socket that other processes share goes on in them: what is queued later is theirs.
+        """
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
+        for server in self.servers:
+            server.close()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -50,6 +63,18 @@ def listen(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise PortTaken(f"port {port} on {host} is taken by another program; choose one with --port") from error
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+
+def inherit(descriptor: int) -> socket.socket:
+    """Return the listening socket that whoever started this process holds open for it. Raises ConfigError."""
+    try:
+        listener = socket.socket(fileno=descriptor)
+        if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            raise ConfigError(f"descriptor {descriptor} is no listening socket")
+        listener.setblocking(False)
+        return listener
+    except OSError as error:
+        raise ConfigError(f"descriptor {descriptor} is no listening socket: {error.strerror}") from error
 
 
 def create_server(app: ASGIApp, protocol: Callable[..., asyncio.Protocol]) -> Server:
@@ -71,6 +96,6 @@ def create_server(app: ASGIApp, protocol: Callable[..., asyncio.Protocol]) -> Se
     return Server(config)
 
 
-async def serve(server: Server, listener: socket.socket) -> None:
+async def serve(server: Server, listeners: Sequence[socket.socket]) -> None:
     """Serve until `server.should_exit`."""
-    await server.serve(sockets=[listener])
+    await server.serve(sockets=list(listeners))

@@ -24,6 +24,11 @@ class GatewaySettings(StoreSettings, frozen=True, kw_only=True):
     max_timeout_s: Annotated[
         float, Meta(gt=0, description="Cap on a caller's Samovar-Timeout-Ms, seconds; larger values are lowered to it")
     ] = 3600.0
+    drain_settle_s: Annotated[
+        float,
+        Meta(ge=0, description="After SIGTERM, how long /readyz says 503 before no connection is taken any more, s"),
+    ] = 0.5
     drain_timeout_s: Annotated[
-        float, Meta(gt=0, description="Longest the gateway waits for running calls after SIGTERM, seconds")
-    ] = 3600.0
+        float,
+        Meta(ge=0, description="Cap on the wait for running calls after SIGTERM, s; 0 = each to its own deadline"),
+    ] = 0.0

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 class GatewayState:
     """One per process; made by `__main__`, found by routes as `app.state.gateway`.
 
-    listening: the listener is up. draining: SIGTERM came; nothing new is taken in. problems: problem
-    documents answered, by code.
+    gateway_id: its name among gateways. listening: the listener is up. leaving: SIGTERM came; who still asks is
+    served, but should ask elsewhere. draining: nothing new is taken in. problems: problem documents answered, by code.
     """
 
     settings: GatewaySettings
+    gateway_id: str
     redis: Redis
     objects: ObjectStore
     registry: Registry
@@ -38,5 +39,6 @@ class GatewayState:
     functions: FunctionTable
     membership: Membership
     listening: bool = False
+    leaving: bool = False
     draining: bool = False
     problems: Counter[str] = field(default_factory=Counter)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -51,22 +52,86 @@ def test_an_unreachable_store_is_one_sentence(settings_file: Callable[..., Path]
     assert "127.0.0.1:1" in text.splitlines()[-1] and "Traceback" not in text
 
 
-def test_sigterm_finishes_what_runs_and_takes_nothing_new(
+def test_sigterm_serves_who_still_asks_and_finishes_what_runs(
     stores: Stores, object_store: ObjectStore, short_path: Path
 ) -> None:
-    with running_gateway(stores, object_store, short_path) as gateway, ThreadPoolExecutor(1) as pool:
-        gateway.start_instance(gateway.deploy().ref)
-        call = pool.submit(gateway.invoke, "echo", {"sleep_s": 1.0})
-        wait_until(lambda: gateway.metric("samovar_running") == 1)
-        gateway.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: httpx.get(gateway.url + "/readyz").status_code == 503)
-        assert "draining" in httpx.get(gateway.url + "/readyz").json()["missing"]
-        late = gateway.invoke("echo", {})
-        assert (late.status_code, late.json()["code"], late.headers["connection"]) == (503, "draining", "close")
-        assert call.result(10).status_code == 200
+    """One long call, and the phases of leaving as clients with kept-alive and with fresh connections see them."""
+    with (
+        running_gateway(stores, object_store, short_path, drain_settle_s=1.0) as gateway,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        gateway.start_instance(gateway.deploy().ref, concurrency=4)
+        call = pool.submit(gateway.invoke, "echo", {"sleep_s": 2.5})
+        with closing(gateway.connect()) as idle, closing(gateway.connect()) as kept:
+            wait_until(lambda: gateway.metric("samovar_running") == 1)
+            for connection in (idle, kept):
+                assert b"connection: close" not in answer_on(connection, gateway.raw("echo", b"{}"))
+            gateway.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: httpx.get(gateway.url + "/readyz").status_code == 503)
+            leaving = httpx.get(gateway.url + "/readyz")
+            assert "draining" in leaving.json()["missing"] and leaving.headers["connection"] == "close"
+            settling = httpx.post(
+                gateway.url + "/v1/functions/echo/invoke", content=b"{}", headers=gateway.client.headers
+            )
+            assert (settling.status_code, settling.headers["connection"]) == (200, "close"), (
+                "it settles: calls are served"
+            )
+            assert b"connection: close" in answer_on(kept, gateway.raw("echo", b"{}"))
+            assert kept.recv(1) == b"", "closed after its answer"
+            assert idle.recv(1) == b"", "closed unused when the gateway stops to listen"
+        wait_until(lambda: refuses(gateway.url), what="no new connection is taken")
+        answer = call.result(10)
+        assert (answer.status_code, answer.headers["connection"]) == (200, "close")
         assert gateway.process.wait(10) == 0
         assert not gateway.redis.keys(keys.demand("*"))
         assert not gateway.redis.zcard(keys.GATEWAYS)
+
+
+def test_a_second_signal_hurries(stores: Stores, object_store: ObjectStore, short_path: Path) -> None:
+    with (
+        running_gateway(stores, object_store, short_path, drain_settle_s=60.0) as gateway,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        gateway.start_instance(gateway.deploy().ref)
+        call = pool.submit(gateway.invoke, "echo", {"sleep_s": 60.0}, samovar_timeout_ms="60000")
+        wait_until(lambda: gateway.metric("samovar_running") == 1)
+        gateway.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: httpx.get(gateway.url + "/readyz").status_code == 503)
+        gateway.process.send_signal(signal.SIGINT)
+        assert gateway.process.wait(20) == 0
+        answer = call.result(10)
+        assert (answer.status_code, answer.json()["code"]) == (503, "draining"), answer.text
+
+
+def test_who_has_just_connected_is_still_answered(stores: Stores, object_store: ObjectStore, short_path: Path) -> None:
+    """The request leaves its client after the gateway has stopped to listen."""
+    with running_gateway(stores, object_store, short_path, drain_settle_s=0.0) as gateway:
+        gateway.start_instance(gateway.deploy().ref)
+        with closing(gateway.connect()) as newcomer:
+            gateway.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: refuses(gateway.url), what="no new connection is taken")
+            assert answer_on(newcomer, gateway.raw("echo", b"{}")).startswith(b"HTTP/1.1 200")
+        assert gateway.process.wait(10) == 0
+
+
+def answer_on(connection: socket.socket, request: bytes) -> bytes:
+    """Send a request on a kept-alive connection; return the whole answer."""
+    connection.sendall(request)
+    head, _, body = connection.recv(65536).partition(b"\r\n\r\n")
+    found = re.search(rb"content-length: (\d+)", head)
+    assert found is not None, head
+    while len(body) < int(found[1]):
+        body += connection.recv(65536)
+    return head + b"\r\n\r\n" + body
+
+
+def refuses(url: str) -> bool:
+    """Return whether a new connection is refused."""
+    try:
+        httpx.get(url + "/livez")
+    except httpx.ConnectError:
+        return True
+    return False
 
 
 def test_calls_go_on_without_redis_and_the_index_comes_back(

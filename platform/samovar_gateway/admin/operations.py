@@ -79,7 +79,7 @@ async def _follow(services: Services, name: str, num_lines: int) -> AsyncIterato
     services.num_followers += 1
     try:
         found, after = await _last(services, name, num_lines)
-        while not services.state.draining:
+        while not services.state.leaving:
             async for chunk in _encoded(found):
                 yield chunk
             found, after = await live.logs_after(services.state.redis, name, after, wait_s=FOLLOW_WAIT_S)
