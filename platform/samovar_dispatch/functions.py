@@ -3,36 +3,86 @@
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 
 from samovar.errors import FunctionNotFound
+from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Version
 from samovar_dispatch.dispatcher import Dispatcher
-from samovar_dispatch.routing import choose, cumulative
+from samovar_dispatch.routing import Plan, choose, place, plan_of, settled
 from samovar_storage.records import FunctionRecord
 
 MAX_NEAR_CANDIDATES = 500
+STICKY_HEADER = "header:"
 STREAMING_HANDLERS = ("generator", "async_generator")
 
 
-@dataclass(frozen=True, slots=True)
 class FunctionEntry:
-    """One function. only: its version when the route names one, else None; bounds: as `routing.cumulative`.
+    """One function. only: its version while one gets every call, else None. versions: all that its route names.
 
-    streams: a version of it may answer with a stream. timeout_s: the default deadline, the longest of its versions.
+    mirror, mirror_share: the version that gets copies of that share of calls. streams: a version of it may answer with
+    a stream. timeout_s: the default deadline, the longest of its versions.
     """
 
-    record: FunctionRecord
-    versions: dict[int, Version]
-    bounds: list[tuple[float, int]]
-    only: Version | None
-    streams: bool
-    timeout_s: float
+    __slots__ = (
+        "_header",
+        "_salt",
+        "_sticks",
+        "mirror",
+        "mirror_share",
+        "only",
+        "plan",
+        "record",
+        "streams",
+        "timeout_s",
+        "versions",
+    )
 
-    def choose(self, u: float) -> Version:
-        """Return the version that answers a call. u: uniform in [0, 1)."""
-        return self.only or self.versions[choose(self.bounds, u)]
+    def __init__(self, record: FunctionRecord, versions: dict[int, Version], plan: Plan) -> None:
+        route = record.route
+        self.record = record
+        self.versions = versions
+        self.plan = plan
+        self.only = versions.get(plan.only)
+        self.mirror = versions.get(route.mirror.version) if route.mirror is not None else None
+        self.mirror_share = route.mirror.percent / 100 if route.mirror is not None else 0.0
+        self.streams = any(version.manifest.handler in STREAMING_HANDLERS for version in versions.values())
+        self.timeout_s = max(version.manifest.limits.timeout_s for version in versions.values())
+        self._sticks = bool(route.sticky)
+        self._header = route.sticky.removeprefix(STICKY_HEADER).encode("latin-1") if ":" in route.sticky else b""
+        # another version on trial draws other callers; the same ones stay first while it is promoted
+        self._salt = f"{record.name}@{plan.canary or plan.shares[-1][1]}"
+
+    def choose(self, ask: Ask, u: float) -> Version:
+        """Return the version that answers a call. u: uniform in [0, 1), for callers who do not stick."""
+        if self.only is not None:
+            return self.only
+        now_s = time.time()
+        if self.plan.previous:
+            self.settle(now_s)
+        if self._sticks:
+            u = place(self._salt, self._caller(ask))
+        return self.versions[choose(self.plan, self.num_ready, u, now_s)]
+
+    def settle(self, now_s: float) -> None:
+        """Forget what served before, once its successors serve all calls. now_s: unix seconds."""
+        self.plan = settled(self.plan, self.num_ready, now_s)
+        self.only = self.versions.get(self.plan.only)
+
+    def num_ready(self, version: int) -> int:
+        """Return how many instances of a version take calls from here now."""
+        return sum(member.opened for member in self.versions[version].members.values())
+
+    def ready(self) -> set[int]:
+        """Return the versions with instances that take calls from here now."""
+        return {version for version in self.versions if self.num_ready(version)}
+
+    def _caller(self, ask: Ask) -> str:
+        """Return who asks: by the header that the route names, else by API key."""
+        given = ask.header.get(self._header)
+        return ask.key_id if given is None else given.decode("latin-1")
 
 
 class FunctionTable:
@@ -45,15 +95,19 @@ class FunctionTable:
 
     def put(self, record: FunctionRecord) -> None:
         """Replace one function's entry. A route without a known version makes it uncallable."""
-        bounds = [b for b in cumulative(record.route.shares) if str(b[1]) in record.manifests]
-        if not bounds:
+        route, manifests = record.route, {int(number): m for number, m in record.manifests.items()}
+        most = {number: (route.scaling or m.scaling).max_instances for number, m in manifests.items()}
+        plan = plan_of(route, manifests.keys(), most)
+        if plan is None:
             self.remove(record.name)
             return
-        versions = {number: self._dispatcher.version(record.manifests[str(number)]) for _, number in bounds}
-        only = versions[bounds[0][1]] if len(bounds) == 1 else None
-        streams = any(version.manifest.handler in STREAMING_HANDLERS for version in versions.values())
-        timeout_s = max(version.manifest.limits.timeout_s for version in versions.values())
-        self.entries[record.name] = FunctionEntry(record, versions, bounds, only, streams, timeout_s)
+        versions = {number: self._dispatcher.version(manifest) for number, manifest in manifests.items()}
+        entry = FunctionEntry(record, versions, plan)
+        old = self.entries.get(record.name)
+        if old is not None and old.plan.moved_at_s == plan.moved_at_s and not old.plan.previous:
+            entry.plan = replace(plan, previous=())  # they were settled already
+            entry.only = versions.get(entry.plan.only)
+        self.entries[record.name] = entry
 
     def remove(self, name: str) -> None:
         """The function may be called no more; running calls finish, waiting ones are told. Idempotent."""

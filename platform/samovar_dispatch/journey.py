@@ -36,7 +36,7 @@ class Journey:
         ask.body = body
         entry = ask.entry
         try:
-            version = entry.only or entry.choose(random.random())  # noqa: S311  shares of traffic are no secret
+            version = entry.only or entry.choose(ask, random.random())  # noqa: S311  shares of traffic are no secret
             ask.handle = self.attempt(version, ask, self)
         except SamovarError as error:
             self.note(ask, None, error, error.code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import pytest
@@ -13,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from samovar.errors import QueueFull
 from samovar_dispatch.deadlines import TICK_S, DeadlineWheel
 from samovar_dispatch.queue import CallQueue, retry_after_s
-from samovar_dispatch.routing import choose, cumulative
 
 
 @dataclass(eq=False)
@@ -112,11 +110,3 @@ def test_an_earlier_deadline_asks_for_the_timer() -> None:
     assert wheel.add(Item(deadline_s=5.0))
     assert not wheel.add(Item(deadline_s=9.0))
     assert wheel.add(Item(deadline_s=1.0))
-
-
-@given(st.dictionaries(st.integers(1, 9).map(str), st.integers(0, 100), min_size=1).filter(lambda s: any(s.values())))
-def test_traffic_follows_the_shares(shares: dict[str, int]) -> None:
-    bounds = cumulative(shares)
-    total = sum(shares.values())
-    seen = Counter(choose(bounds, (n + 0.5) / total) for n in range(total))
-    assert seen == {int(version): share for version, share in shares.items() if share}
