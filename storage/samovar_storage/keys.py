@@ -4,7 +4,7 @@
 |---------------------------|--------|-------------------|-------------------|-------------------------------------------
 | sv:registry:built         | string | none              | registry rebuild  | "1" once the index below mirrors object storage
 | sv:registry:dirty         | set    | none              | gateway (deploy)  | names whose index entry may be behind object storage
-| sv:lock:{name}            | string | 30 s; 600 s       | gateway           | registry, or function:<name>: one writer at a time
+| sv:lock:{name}            | string | 30 s; 600 s       | gateway           | registry, function:<name>, request-log: one writer at a time
 | sv:functions              | hash   | none              | gateway (deploy)  | name → FunctionRecord (JSON)
 | sv:apikeys                | hash   | none              | gateway (keys)    | key id → ApiKeyRecord (JSON, hash of the secret only)
 | sv:upload:{sha256}        | string | 24 h              | gateway (upload)  | multipart upload in progress (JSON): id and size
@@ -19,6 +19,8 @@
 | sv:manager:fence          | int    | none              | pool manager      | last fencing token given out
 | sv:demand:{gateway}       | hash   | 3 s, renewed      | that gateway      | ref → Demand (JSON): queued, running
 | sv:traffic:{ref}          | stream | 1 h, renewed      | each gateway      | {slice: TrafficSlice (JSON)}, one a second with traffic
+| sv:requests:{name}        | stream | 10 min, capped    | each gateway      | {f: frame of the request log (msgpack), n: its records}
+| sv:requests-size:{name}   | hash   | as the stream     | each gateway      | bytes and records the stream holds
 | sv:gateways               | zset   | pruned at 10 s    | each gateway      | gateway id by last heartbeat (unix s)
 
 | channel                   | published by      | payload
@@ -53,14 +55,16 @@ STATUS_LIFETIME_S = 10
 LEASE_LIFETIME_S = 15  # a manager on a busy core renews late; its successor on the same node does not wait for it
 DEMAND_LIFETIME_S = 3
 TRAFFIC_LIFETIME_S = 3600
+LIVE_REQUESTS_LIFETIME_S = 600
 GATEWAY_LIFETIME_S = 10
 MAX_DECISIONS = 100
 MAX_LOG_LINES = 10_000
+MAX_LIVE_REQUESTS = 20_000
 MAX_TRAFFIC_SLICES = 10_000  # an hour of three gateways
 
 
 def lock(name: str) -> str:
-    """Return the key of a lock: `registry`, or `function:<name>`."""
+    """Return the key of a lock: `registry`, `request-log` or `function:<name>`."""
     return f"sv:lock:{name}"
 
 
@@ -107,3 +111,13 @@ def demand(gateway_id: str) -> str:
 def traffic(ref: str) -> str:
     """Return the key of a version's traffic slices."""
     return f"sv:traffic:{ref}"
+
+
+def requests(name: str) -> str:
+    """Return the key of a function's newest request records."""
+    return f"sv:requests:{name}"
+
+
+def requests_size(name: str) -> str:
+    """Return the key of what a function's newest request records take up."""
+    return f"sv:requests-size:{name}"

@@ -187,6 +187,10 @@ class ObjectStore:
         """Return a URL to which anyone may PUT this one object until it expires."""
         return self._presign("put_object", {"Key": key}, lifetime_s)
 
+    def presign_get(self, key: str, lifetime_s: int = PRESIGNED_LIFETIME_S) -> str:
+        """Return a URL from which anyone may read this one object until it expires."""
+        return self._presign("get_object", {"Key": key}, lifetime_s)
+
     def start_multipart(self, key: str) -> str:
         """Return the id of a new multipart upload."""
         with translating(f"the upload of {key}"):

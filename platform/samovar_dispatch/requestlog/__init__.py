@@ -1,0 +1,1 @@
+"""The gateway's half of the request log: one row per invocation, kept off the calls' path."""

@@ -1,0 +1,1 @@
+"""The request log: one record per invocation, from a gateway's memory to Parquet files in object storage."""
