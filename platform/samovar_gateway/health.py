@@ -18,7 +18,9 @@ def livez(state: State) -> dict[str, str]:
 def readyz(state: State) -> Response[dict[str, object]]:
     """200 when the gateway can serve, else 503 with what is missing."""
     missing = what_is_missing(state.gateway)
-    body: dict[str, object] = {"status": "ready"} if not missing else {"status": "not ready", "missing": missing}
+    body: dict[str, object] = {"status": "not ready" if missing else "ready", "gateway_id": state.gateway.gateway_id}
+    if missing:
+        body["missing"] = missing
     return Response(body, status_code=503 if missing else 200)
 
 

@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from samovar.errors import SamovarError
+from samovar.errors import ConnectError, SamovarError
 from samovar.settings import PREFIX, Settings, describe, read
 from samovar_gateway.settings import GatewaySettings
 from samovar_pool.settings import PoolSettings
 from samovar_up import leftovers, lock, plan
-from samovar_up.checks import check_redis, check_s3, choose_port, prepare_data_dir
+from samovar_up.checks import check_redis, check_s3, listen, prepare_data_dir
 from samovar_up.report import JsonReporter, Reporter, TextReporter
 from samovar_up.settings import UpSettings
-from samovar_up.supervisor import Supervisor
+from samovar_up.supervisor import RESTART_GATEWAYS, Supervisor
 
 logger = logging.getLogger("samovar_up")
 S = TypeVar("S", bound=Settings)
@@ -35,9 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the platform until Ctrl-C; return the exit code."""
     flags = vars(_parser().parse_args(arguments))
     reporter: Reporter = JsonReporter() if flags.pop("json") else TextReporter()
+    run = _restart_gateways if flags.pop("restart_gateways") else _run
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        _run(flags, reporter)
+        run(flags, reporter)
     except SamovarError as error:
         reporter.failed(error)
         return error.exit_code
@@ -51,6 +52,11 @@ def _parser() -> argparse.ArgumentParser:
         prog="samovar up",
         description="Run the whole platform on this machine, in the foreground, until Ctrl-C.",
         epilog=f"Secrets are read from {PREFIX}S3_ACCESS_KEY, {PREFIX}S3_SECRET_KEY or the file of --config.",
+    )
+    parser.add_argument(
+        "--restart-gateways",
+        action="store_true",
+        help="have the running platform of this data folder replace its gateways, one at a time, and end",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per event")
     parser.add_argument("--config", metavar="FILE", help="JSON file of settings")
@@ -84,6 +90,16 @@ def _settings(flags: dict[str, Any]) -> UpSettings:
     return read_for(UpSettings)
 
 
+def _restart_gateways(flags: dict[str, Any], reporter: Reporter) -> None:
+    """Tell the platform that runs in this data folder. Raises ConnectError if none does."""
+    data_dir = _settings(flags).data_dir.expanduser().absolute()
+    held_by = lock.holder(data_dir)
+    if held_by is None:
+        raise ConnectError(f"no samovar up runs in {data_dir}")
+    os.kill(held_by.pid, RESTART_GATEWAYS)
+    reporter.progress(f"samovar up with pid {held_by.pid} replaces its gateways; it says so when it is done")
+
+
 def _run(flags: dict[str, Any], reporter: Reporter) -> None:
     settings = _settings(flags)
     if urlsplit(flags.get("redis_url") or "").password:
@@ -92,7 +108,8 @@ def _run(flags: dict[str, Any], reporter: Reporter) -> None:
     prepare_data_dir(settings.data_dir, settings.min_free_disk_bytes)
     with lock.hold(settings.data_dir) as held:
         leftovers.stop_recorded(settings.data_dir)
-        settings = msgspec.structs.replace(settings, port=choose_port(settings.host, settings.port))
+        public = listen(settings.host, settings.port)
+        settings = msgspec.structs.replace(settings, port=public.getsockname()[1])
         held.sign(lock.Holder(pid=os.getpid(), since_s=time.time(), url=plan.url_of(settings)))
         if not settings.embeds_redis:
             check_redis(settings.redis_url.reveal())
@@ -101,7 +118,7 @@ def _run(flags: dict[str, Any], reporter: Reporter) -> None:
         passed = plan.passed_on(flags, os.environ, _PROCESSES[1:])
         if passed.get("simulate_gpus"):
             reporter.progress(f"the GPUs are simulated ({passed['simulate_gpus']}): everything runs on the CPU")
-        work = plan.make(settings, passed, reporter)
+        work = plan.make(settings, passed, reporter, public)
         asyncio.run(Supervisor(work, reporter, settings.data_dir).run())
     reporter.stopped()
 

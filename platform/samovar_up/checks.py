@@ -1,6 +1,6 @@
 """What is looked at before anything is started, so that what is wrong is said in one sentence.
 
-Each check returns nothing and raises a ConfigError or Unavailable. This module starts no process.
+Each check raises a ConfigError or Unavailable; only `listen` leaves something behind. This module starts no process.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from samovar_storage.failures import translating
 from samovar_storage.live import connect_sync
 from samovar_storage.objects import ObjectStore
 from samovar_storage.settings import StoreSettings
+from samovar_up.gateways import BACKLOG
 from samovar_up.policy import check_disk, check_socket_path
 
 
@@ -38,14 +39,11 @@ def prepare_data_dir(data_dir: Path, min_free_bytes: int) -> None:
     check_disk(str(data_dir), free_bytes, min_free_bytes)
 
 
-def choose_port(host: str, port: int) -> int:
-    """Return `port`, or a free one for 0, after making sure that it can be listened on."""
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on `port`, or on a free one for 0. Raises PortTaken or ConfigError."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            return int(probe.getsockname()[1])
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortTaken(f"port {port} on {host} is taken: choose another with --port") from error

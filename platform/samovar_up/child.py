@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -28,7 +29,7 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     environ: its whole environment. stop_timeout_s: how long it may take to finish its work. answers: blocking probe
     that the next stage waits for, or None if nothing waits for this child. ends_by_kill: SIGTERM makes it safe to kill,
-    and killing is how it ends.
+    and killing is how it ends. listeners: sockets it inherits, under the same descriptors.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     stop_timeout_s: float
     answers: Callable[[], bool] | None = None
     ends_by_kill: bool = False
+    listeners: tuple[socket.socket, ...] = ()
 
 
 class Child:
@@ -136,6 +138,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 env=dict(self.spec.environ),
+                pass_fds=[listener.fileno() for listener in self.spec.listeners],
                 start_new_session=True,  # the terminal's Ctrl-C reaches the supervisor alone, which keeps the order
             )
         self._identity = procfs.read_process(self._process.pid)

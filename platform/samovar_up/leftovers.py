@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from samovar_up import procfs
-from samovar_up.policy import STOP_ORDER
+from samovar_up.policy import STOP_ORDER, kind_of
 from samovar_up.procfs import Process
 
 logger = logging.getLogger(__name__)
@@ -56,13 +56,13 @@ def read(data_dir: Path) -> list[Record]:
         return []
     if records.boot_id != procfs.boot_id():
         return []
-    return [child for child in records.children if child.name in STOP_ORDER and procfs.is_alive(child.process)]
+    return [child for child in records.children if kind_of(child.name) in STOP_ORDER and procfs.is_alive(child.process)]
 
 
 def stop_recorded(data_dir: Path) -> int:
     """Stop what an earlier supervisor left, gateway first and stores last; return how many processes that were."""
     found = read(data_dir)
-    for record in sorted(found, key=lambda record: STOP_ORDER.index(record.name)):
+    for record in sorted(found, key=lambda record: STOP_ORDER.index(kind_of(record.name))):
         logger.warning("stopping the %s (pid %d) an earlier samovar up left", record.name, record.process.pid)
         stop([record.process], record.stop_timeout_s)
     return len(found)

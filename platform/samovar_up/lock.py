@@ -52,6 +52,21 @@ def hold(data_dir: Path) -> Iterator[DataDirLock]:
         os.close(descriptor)
 
 
+def holder(data_dir: Path) -> Holder | None:
+    """Return who holds `data_dir` now, None if nobody does."""
+    try:
+        descriptor = os.open(data_dir / FILE_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except OSError:
+        return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=Holder)
+    finally:
+        os.close(descriptor)
+
+
 def _acquire(descriptor: int, data_dir: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

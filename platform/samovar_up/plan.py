@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ import msgspec
 
 from samovar.errors import ConfigError, InvalidInput
 from samovar.settings import PREFIX, Secret, Settings
+from samovar_gateway.settings import GatewaySettings
 from samovar_storage.apikeys import new_token, split_token
 from samovar_storage.embedded.folder import write_private
 from samovar_storage.live import connect_sync
 from samovar_up.child import ChildSpec
-from samovar_up.readiness import gateway_lacks, pool_lacks
+from samovar_up.gateways import Gateways
+from samovar_up.readiness import pool_lacks
 from samovar_up.report import Reporter
 from samovar_up.settings import UpSettings
 from samovar_up.stores import Stores
@@ -35,7 +38,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a supervisor runs.
 
     stages: children started together, stage after stage. missing: blocking probe that says, in words, what the platform
-    still lacks. announce: called once with the seconds it took.
+    still lacks. announce: called once with the seconds it took. gateways: those among the children, None without any.
     """
 
     stages: Sequence[Sequence[ChildSpec]]
@@ -43,6 +46,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     announce: Callable[[float], None]
     ready_timeout_s: float
     logs_dir: Path
+    gateways: Gateways | None = None
 
 
 def url_of(settings: UpSettings) -> str:
@@ -51,8 +55,11 @@ def url_of(settings: UpSettings) -> str:
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
-def make(settings: UpSettings, passed_on: Mapping[str, Any], reporter: Reporter) -> Plan:
-    """Return the plan of this platform and write the settings file its children read."""
+def make(settings: UpSettings, passed_on: Mapping[str, Any], reporter: Reporter, public: socket.socket) -> Plan:
+    """Return the plan of this platform and write the settings file its children read.
+
+    public: the listening socket of its port.
+    """
     stores = Stores(settings)
     settings = stores.settings
     settings = msgspec.structs.replace(settings, node=settings.node or socket.gethostname())
@@ -61,38 +68,57 @@ def make(settings: UpSettings, passed_on: Mapping[str, Any], reporter: Reporter)
     write_secret_file(path, dict(passed_on) | child_settings(settings, admin_key))
     client = connect_sync(settings.redis_url.reveal())
     url, since_s = url_of(settings), time.time()
+    environ = child_environ(os.environ, path)
+    stop_s = longest_stop_s(passed_on, settings.drain_timeout_s)
+    process = partial(_python, settings.data_dir / "logs", environ, stop_s)
+    name = str(passed_on.get("gateway_id") or settings.node)
+    gateways = Gateways(public, settings.gateways, name, partial(process, "samovar_gateway"))
 
     def announce(seconds: float) -> None:
-        write_secret_file(settings.data_dir / CONNECTION_FILE, {"url": url, "admin_key": admin_key})
-        reporter.ready(url, admin_key, settings.data_dir, seconds)
+        connection = {"url": url, "admin_key": admin_key, "gateways": gateways.urls}
+        write_secret_file(settings.data_dir / CONNECTION_FILE, connection)
+        reporter.ready(url, admin_key, settings.data_dir, seconds, gateways.urls)
 
     return Plan(
-        stages=stages(settings, stores, path),
-        missing=lambda: gateway_lacks(url) + pool_lacks(client, settings.node, since_s),
+        stages=stages(stores, process("samovar_pool", "pool"), gateways),
+        missing=lambda: gateways.lacking() + pool_lacks(client, settings.node, since_s),
         announce=announce,
         ready_timeout_s=settings.ready_timeout_s,
         logs_dir=settings.data_dir / "logs",
+        gateways=gateways,
     )
 
 
-def stages(settings: UpSettings, stores: Stores, config: Path) -> list[list[ChildSpec]]:
+def stages(stores: Stores, pool: ChildSpec, gateways: Gateways) -> list[list[ChildSpec]]:
     """Return the children in the order they are started.
 
-    The pool manager's imports and SeaweedFS's election take longest, so they run beside each other.
+    The pool manager's imports and SeaweedFS's election take longest, so they run beside each other. What the gateways
+    lack is told by `Plan.missing`: nothing waits for them here.
     """
-    environ = child_environ(os.environ, config)
-    gateway = _python("samovar_gateway", "gateway", settings, environ)
-    pool = _python("samovar_pool", "pool", settings, environ)
-    return [stage for stage in ([*stores.valkey()], [pool, *stores.seaweedfs()], [gateway]) if stage]
+    edges = [msgspec.structs.replace(spec, answers=None) for spec in gateways.specs()]
+    return [stage for stage in ([*stores.valkey()], [pool, *stores.seaweedfs()], edges) if stage]
 
 
-def _python(module: str, name: str, settings: UpSettings, environ: Mapping[str, str]) -> ChildSpec:
+def longest_stop_s(passed_on: Mapping[str, Any], drain_timeout_s: float) -> float:
+    """Return how long a gateway or the pool manager may take to end, seconds: the longest call that can be running.
+
+    A call's own deadline is the one truth about when it ends, and this the largest a call may have; `drain_timeout_s`
+    is the operator's cap on it, 0 for none.
+    """
+    defaults = GatewaySettings()
+    given = {
+        name: float(passed_on.get(name) or getattr(defaults, name)) for name in ("max_timeout_s", "drain_settle_s")
+    }
+    return given["drain_settle_s"] + (drain_timeout_s or given["max_timeout_s"]) + _DRAIN_SLACK_S
+
+
+def _python(logs_dir: Path, environ: Mapping[str, str], stop_timeout_s: float, module: str, name: str) -> ChildSpec:
     return ChildSpec(
         name=name,
         argv=(sys.executable, "-m", module),
         environ=environ,
-        log_path=settings.data_dir / "logs" / f"{name}.log",
-        stop_timeout_s=settings.drain_timeout_s + _DRAIN_SLACK_S,
+        log_path=logs_dir / f"{name}.log",
+        stop_timeout_s=stop_timeout_s,
     )
 
 

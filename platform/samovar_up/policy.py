@@ -15,6 +15,11 @@ LONGEST_SOCKET_NAME = f"zygote-{'0' * 32}.sock"  # the zygote of an environment 
 STOP_ORDER = ("gateway", "pool", "valkey", "seaweedfs")
 
 
+def kind_of(name: str) -> str:
+    """Return which of STOP_ORDER the child called `name` is: there may be several gateways, the second `gateway-2`."""
+    return name.partition("-")[0]
+
+
 def next_failures(num_failures: int, uptime_s: float) -> int:
     """Return how many failures in a row this is: one more, or the first again after a steady minute."""
     return 1 if uptime_s >= STEADY_UPTIME_S else num_failures + 1

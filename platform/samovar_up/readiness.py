@@ -18,18 +18,23 @@ from samovar_storage.records import NodeStatus, loads
 _TIMEOUT_S = 2.0
 
 
-class _NotReady(msgspec.Struct):
+class _Readiness(msgspec.Struct):
+    gateway_id: str = ""
     missing: list[str] = []
 
 
-def gateway_lacks(url: str) -> list[str]:
-    """Return what keeps the gateway at `url` from serving, in words; empty when /readyz says 200."""
+def gateway_lacks(url: str, gateway_id: str = "") -> list[str]:
+    """Return what keeps the gateway at `url` from serving, in words; empty when /readyz says 200.
+
+    gateway_id: who must say so, if several may answer there.
+    """
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=_TIMEOUT_S) as answer:  # noqa: S310 - our own http URL
-            return [] if answer.status == 200 else ["gateway"]
+            who = msgspec.json.decode(answer.read(), type=_Readiness).gateway_id
+            return [] if gateway_id in ("", who) else ["gateway"]
     except urllib.error.HTTPError as error:
         with suppress(msgspec.MsgspecError, OSError):
-            return msgspec.json.decode(error.read(), type=_NotReady).missing or ["gateway"]
+            return msgspec.json.decode(error.read(), type=_Readiness).missing or ["gateway"]
         return ["gateway"]
     except (OSError, ValueError):
         return ["gateway"]

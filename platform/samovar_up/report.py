@@ -6,6 +6,7 @@ A reader that went away stops nothing: what it would have read is dropped. This 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ class Reporter(Protocol):
 
     def progress(self, text: str) -> None: ...
 
-    def ready(self, url: str, admin_key: str, data_dir: Path, seconds: float) -> None: ...
+    def ready(self, url: str, admin_key: str, data_dir: Path, seconds: float, gateways: Mapping[str, str]) -> None: ...
 
     def failed(self, error: SamovarError) -> None: ...
 
@@ -39,10 +40,11 @@ class TextReporter:
     def progress(self, text: str) -> None:
         _print(self._err, f"[dim]{text}[/dim]")
 
-    def ready(self, url: str, admin_key: str, data_dir: Path, seconds: float) -> None:
+    def ready(self, url: str, admin_key: str, data_dir: Path, seconds: float, gateways: Mapping[str, str]) -> None:
         lines = [
             f"[bold green]samovar is up[/bold green] [dim](after {seconds:.1f} s)[/dim]",
             f"  URL          {url}",
+            *(f"  {place:<12} {own} [dim](its metrics)[/dim]" for place, own in gateways.items() if len(gateways) > 1),
             f"  admin key    {admin_key}",
             f"  data folder  {escape(str(data_dir))}",
             "[dim]Ctrl-C finishes what runs and stops everything; twice hurries.[/dim]",
@@ -62,8 +64,9 @@ class JsonReporter:
     def progress(self, text: str) -> None:
         _write({"event": "progress", "text": text})
 
-    def ready(self, url: str, admin_key: str, data_dir: Path, seconds: float) -> None:
-        _write({"event": "ready", "url": url, "admin_key": admin_key, "data_dir": str(data_dir), "seconds": seconds})
+    def ready(self, url: str, admin_key: str, data_dir: Path, seconds: float, gateways: Mapping[str, str]) -> None:
+        found = {"url": url, "admin_key": admin_key, "data_dir": str(data_dir), "gateways": gateways}
+        _write({"event": "ready", **found, "seconds": seconds})
 
     def failed(self, error: SamovarError) -> None:
         _write({"event": "error", "code": error.code, "detail": error.detail, "exit_code": error.exit_code})

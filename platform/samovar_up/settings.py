@@ -24,9 +24,10 @@ class UpSettings(StoreSettings, frozen=True, kw_only=True):
     ready_timeout_s: Annotated[float, Meta(gt=0, description="Longest wait for the platform to be ready, seconds")] = (
         180.0
     )
-    drain_timeout_s: Annotated[float, Meta(ge=0, description="Longest wait for running calls on shutdown, seconds")] = (
-        30.0
-    )
+    gateways: Annotated[int, Meta(ge=1, le=64, description="Gateway processes, all on the one port")] = 1
+    drain_timeout_s: Annotated[
+        float, Meta(ge=0, description="Cap on the wait for running calls on shutdown, s; 0 = each to its own deadline")
+    ] = 0.0
     min_free_disk_bytes: Annotated[int, Meta(ge=0, description="Free space the data folder's disk must have")] = (
         512 * 1024 * 1024
     )

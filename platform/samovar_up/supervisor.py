@@ -18,12 +18,13 @@ from samovar.errors import ConfigError, SamovarError, Unavailable
 from samovar_up import leftovers, procfs
 from samovar_up.child import Child, ChildSpec
 from samovar_up.plan import Plan
-from samovar_up.policy import STOP_ORDER
+from samovar_up.policy import STOP_ORDER, kind_of
 from samovar_up.report import Reporter
 
 logger = logging.getLogger(__name__)
 _READY_POLL_S = 0.05
 _STRAY_TIMEOUT_S = 5.0
+RESTART_GATEWAYS = signal.SIGUSR2
 
 
 class Supervisor:
@@ -40,6 +41,8 @@ class Supervisor:
         self._reporter = reporter
         self._data_dir = data_dir
         self._children: dict[str, Child] = {}
+        self._changing: list[Child] = []  # gateways that come or leave while another holds their place
+        self._replacing: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._failure: SamovarError | None = None
@@ -69,6 +72,7 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_stop_signal)
         loop.add_signal_handler(signal.SIGCHLD, self._on_child_signal)
+        loop.add_signal_handler(RESTART_GATEWAYS, self._on_restart_signal)
 
     def _on_stop_signal(self) -> None:
         if self._stop.is_set() and not self._hurry.is_set():
@@ -77,8 +81,10 @@ class Supervisor:
         self._stop.set()
 
     def _on_child_signal(self) -> None:
-        known = [child.identity.pid for child in self._children.values() if child.identity is not None]
-        procfs.reap_zombies(known)
+        procfs.reap_zombies([child.identity.pid for child in self._all() if child.identity is not None])
+
+    def _all(self) -> list[Child]:
+        return [*self._children.values(), *self._changing]
 
     async def _start(self) -> None:
         """Start the children stage by stage; within a stage all at once."""
@@ -98,12 +104,8 @@ class Supervisor:
                 await self._wait(probe, functools.partial("{} does not answer".format, spec.name))
 
     async def _start_child(self, spec: ChildSpec) -> None:
-        child = Child(spec, self._record, self._on_child_exit)
-        self._children[spec.name] = child
-        try:
-            await child.start()
-        except OSError as error:
-            raise ConfigError(f"cannot start {spec.argv[0]}: {error.strerror}") from error
+        child = self._children[spec.name] = Child(spec, self._record, self._on_child_exit)
+        await _start(child)
 
     async def _until_ready(self) -> bool:
         """Return True once the platform can serve, False if it was told to stop before."""
@@ -131,8 +133,8 @@ class Supervisor:
 
     def _record(self) -> None:
         running = [
-            leftovers.Record(name=name, process=child.identity, stop_timeout_s=child.spec.stop_timeout_s)
-            for name, child in self._children.items()
+            leftovers.Record(name=child.spec.name, process=child.identity, stop_timeout_s=child.spec.stop_timeout_s)
+            for child in self._all()
             if child.identity is not None
         ]
         leftovers.write(self._data_dir, running)
@@ -142,15 +144,56 @@ class Supervisor:
         if not self._is_ready and code == ConfigError.exit_code:
             self._failure = ConfigError(child.last_log_line() or f"{child.spec.name} refused its settings")
 
+    # ---- gateways replaced while they serve ----------------------------------------------------------------------
+
+    def _on_restart_signal(self) -> None:
+        if self._is_ready and (self._replacing is None or self._replacing.done()):
+            self._replacing = asyncio.create_task(self._replace_gateways(), name="replace the gateways")
+
+    async def _replace_gateways(self) -> None:
+        """Replace one gateway after the other; stop at the first whose successor does not come up."""
+        for place in [name for name in self._children if kind_of(name) == "gateway"]:
+            try:
+                await self._replace(place)
+            except SamovarError as error:
+                self._reporter.progress(f"{place} goes on: its successor failed: {error.detail}")
+                return
+        self._reporter.progress("every gateway was replaced")
+
+    async def _replace(self, place: str) -> None:
+        """The place is held by a new gateway afterwards, and the old one has answered everybody and ended.
+
+        Raises: Unavailable or ConfigError if the new one does not serve; then the old one holds the place as before.
+        """
+        assert self._plan.gateways is not None
+        old, new = self._children[place], Child(self._plan.gateways.next_of(place), self._record, self._on_child_exit)
+        self._changing.append(new)
+        try:
+            await _start(new)
+            await self._wait_for([new.spec])
+        except SamovarError:
+            await new.stop(self._hurry)
+            self._changing.remove(new)
+            raise
+        self._changing[:] = [old]
+        self._children[place] = new
+        self._reporter.progress(f"{place}: the new one serves, the old one finishes")
+        await old.stop(self._hurry)
+        self._changing.remove(old)
+
     async def _take_down(self) -> None:
         """Stop gateway, pool and stores in this order, then whatever of ours is still there."""
         self._stop.set()
         if self._children:
             self._reporter.progress("stopping: running calls are finished first")
-        for name in STOP_ORDER:
-            if name in self._children:
-                await self._children[name].stop(self._hurry)
-            if name == "pool":
+        if self._plan.gateways is not None:
+            self._plan.gateways.close()
+        if self._replacing is not None:
+            self._replacing.cancel()
+        for kind in STOP_ORDER:
+            of_kind = [child for child in self._all() if kind_of(child.spec.name) == kind]
+            await asyncio.gather(*(child.stop(self._hurry) for child in of_kind))
+            if kind == "pool":
                 await asyncio.to_thread(self._stop_strays)
         await asyncio.to_thread(self._stop_strays)
         (self._data_dir / leftovers.FILE_NAME).unlink(missing_ok=True)
@@ -158,7 +201,7 @@ class Supervisor:
     def _stop_strays(self) -> None:
         """End instances that outlived their manager; the stores, which are still needed or already gone, are not."""
         processes = procfs.all_processes()
-        keep = {child.identity.pid for child in self._children.values() if child.identity is not None}
+        keep = {child.identity.pid for child in self._all() if child.identity is not None}
         keep |= {process.pid for pid in keep for process in procfs.descendants(pid, processes)}
         strays = leftovers.strays(os.getpid(), self._data_dir, processes)
         strays = [process for process in strays if process.pid not in keep]
@@ -166,3 +209,10 @@ class Supervisor:
             logger.warning("ending process %d, which outlived its manager", process.pid)
         leftovers.stop(strays, _STRAY_TIMEOUT_S)
         procfs.reap_zombies(keep)
+
+
+async def _start(child: Child) -> None:
+    try:
+        await child.start()
+    except OSError as error:
+        raise ConfigError(f"cannot start {child.spec.argv[0]}: {error.strerror}") from error

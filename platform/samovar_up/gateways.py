@@ -1,0 +1,78 @@
+"""The gateway processes of one port: who they are, and how one is replaced by another without a refused connection.
+
+All of them accept from one listening socket, which the supervisor opens and they inherit. Nothing that waits in its
+queue is lost when a gateway ends, however it ends, and the port is never free for another program. (With a socket each,
+by SO_REUSEPORT, what waits in the queue of the one that closes is reset: docs/reliability.md has the measurement.)
+
+Each has a second address of its own on loopback, where metrics and readiness are of this process and no other. It
+belongs to the place (`gateway`, `gateway-2`, …) and outlives whoever holds it. This module starts nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from samovar_up.child import ChildSpec
+from samovar_up.readiness import gateway_lacks
+
+NAME = "gateway"
+BACKLOG = 2048
+
+
+class Gateways:
+    """The places of `count` gateways.
+
+    Args:
+        public: the listening socket that they share.
+        name: what their ids begin with.
+        process: makes the spec of one process from its place's name.
+    """
+
+    def __init__(self, public: socket.socket, count: int, name: str, process: Callable[[str], ChildSpec]) -> None:
+        self._public = public
+        self._name = name
+        self._process = process
+        self._numbers = itertools.count(1)
+        places = [NAME if number == 1 else f"{NAME}-{number}" for number in range(1, count + 1)]
+        self._own = {place: socket.create_server(("127.0.0.1", 0), backlog=BACKLOG) for place in places}
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """The address of each place's own."""
+        return {place: f"http://127.0.0.1:{own.getsockname()[1]}" for place, own in self._own.items()}
+
+    def specs(self) -> list[ChildSpec]:
+        """Return the first holder of every place."""
+        return [self.next_of(place) for place in self._own]
+
+    def next_of(self, place: str) -> ChildSpec:
+        """Return the next holder of a place: another id, the same addresses."""
+        gateway_id = f"{self._name}-{next(self._numbers)}"
+        spec = self._process(place)
+        listeners = (self._public, self._own[place])
+        flags = [f"--listen-fd={listener.fileno()}" for listener in listeners]
+        return msgspec.structs.replace(
+            spec,
+            argv=(*spec.argv, f"--gateway-id={gateway_id}", *flags),
+            listeners=listeners,
+            answers=partial(_answers, self.urls[place], gateway_id),
+        )
+
+    def lacking(self) -> list[str]:
+        """Return, in words and once each, what keeps any gateway from serving."""
+        found = [missing for url in self.urls.values() for missing in gateway_lacks(url)]
+        return list(dict.fromkeys(found))
+
+    def close(self) -> None:
+        """Let go of the sockets: from now on they live as long as the gateways that hold them."""
+        for listener in (self._public, *self._own.values()):
+            listener.close()
+
+
+def _answers(url: str, gateway_id: str) -> bool:
+    return not gateway_lacks(url, gateway_id)
