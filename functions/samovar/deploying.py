@@ -12,9 +12,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -119,14 +121,17 @@ def upload(client: Client, package: Package, plans: list[BlobPlan], on_sent: OnB
     return upload_all(client, package.sources, [plan for plan in plans if not plan.present], on_sent)
 
 
-def create(client: Client, package: Package) -> Deployed:
+def create(client: Client, package: Package, rollout: Mapping[str, str | int | float] | None = None) -> Deployed:
     """Make the version and wait until its route is live.
 
+    Args: rollout: how it gets traffic, as the route `POST …/versions` takes it in its query; None = all of it.
     Raises: DeployRefused, Conflict; DeadlineExceeded if it is not live within 30 s.
     """
     manifest = package.manifest
     path = f"/v1/functions/{manifest.name}"
-    response = client.request("POST", f"{path}/versions", msgspec.json.encode(manifest), timeout_s=CREATE_TIMEOUT_S)
+    query = f"?{urlencode(rollout)}" if rollout else ""
+    body = msgspec.json.encode(manifest)
+    response = client.request("POST", f"{path}/versions{query}", body, timeout_s=CREATE_TIMEOUT_S)
     made: dict[str, Any] = msgspec.json.decode(response.content)
     version = int(made["version"])
     _wait_until_live(client, path, version)
@@ -142,9 +147,8 @@ def _wait_until_live(client: Client, path: str, version: int) -> None:
 
 
 def _is_live(function: dict[str, Any], version: int) -> bool:
-    """Return whether the function's route names `version`, or a later one that was deployed meanwhile."""
-    route = function["route"]
-    return str(version) in route["shares"] or int(route["latest"]) > version
+    """Return whether the function's route knows `version`, whatever traffic it gives it."""
+    return int(function["route"]["latest"]) >= version
 
 
 class _Plans(msgspec.Struct):

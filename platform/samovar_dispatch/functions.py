@@ -11,7 +11,7 @@ from samovar.errors import FunctionNotFound
 from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Version
 from samovar_dispatch.dispatcher import Dispatcher
-from samovar_dispatch.routing import Plan, choose, place, plan_of, settled
+from samovar_dispatch.routing import Plan, choose, moved_share, place, plan_of, settled
 from samovar_storage.records import FunctionRecord
 
 MAX_NEAR_CANDIDATES = 500
@@ -70,6 +70,10 @@ class FunctionEntry:
         """Forget what served before, once its successors serve all calls. now_s: unix seconds."""
         self.plan = settled(self.plan, self.num_ready, now_s)
         self.only = self.versions.get(self.plan.only)
+
+    def moved_share(self, now_s: float) -> float:
+        """Return the share of calls, within [0, 1], that goes to the route's shares, not to what was before them."""
+        return moved_share(self.plan, self.num_ready, now_s) if self.plan.previous else 1.0
 
     def num_ready(self, version: int) -> int:
         """Return how many instances of a version take calls from here now."""

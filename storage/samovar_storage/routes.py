@@ -29,8 +29,6 @@ from samovar.spec import Canary, Mirror, Route, RouteChange
 MAX_HISTORY = 20
 STICKY_HEADER = "header:"
 
-Change = Callable[[Route], Route]
-
 
 class Author(msgspec.Struct, frozen=True):
     """Who changes a route, when (unix seconds), and what they know: the versions with ready instances."""
@@ -39,6 +37,9 @@ class Author(msgspec.Struct, frozen=True):
     at_s: float
     ready: Collection[int] = ()
     reason: str = ""
+
+
+Command = Callable[[Route, Author], Route]
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):

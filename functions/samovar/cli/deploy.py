@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from samovar.cli.rollout import trial_of, trial_options
 from samovar.cli.session import Session, verb
 from samovar.cli.text import sample, size
 
@@ -28,14 +29,27 @@ _MAX_ROWS = 40
 @click.option("--name", help="Deploy under this name instead of the function's own.")
 @click.option("--dry-run", is_flag=True, help="Say what would go up; change nothing.")
 @click.option("--allow-pickle", is_flag=True, help="Accept weights that run code when they are read. Trust them first.")
+@click.option("--canary", type=click.IntRange(1, 99), help="Try it out: this percent of the calls, not all of them.")
+@trial_options
+@click.option("--mirror", type=click.IntRange(1, 100), help="Only send it copies of this percent of the calls.")
 @verb()
-def deploy(session: Session, target: str, name: str | None, dry_run: bool, allow_pickle: bool) -> None:
+def deploy(
+    session: Session,
+    target: str,
+    name: str | None,
+    dry_run: bool,
+    allow_pickle: bool,
+    canary: int | None,
+    mirror: int | None,
+    **trial: Any,
+) -> None:
     """Upload the function in FILE (or FILE/app.py) with its folder and weights, and make it live.
 
     Only what object storage does not hold yet is uploaded; a broken upload goes on where it ended.
     """
     from samovar import deploying
 
+    rollout = _rollout(canary, mirror, trial)
     session.note(f"importing {target} …")
     draft = deploying.inspect(target)
     with _progress(session, "hashing weights", deploying.weight_bytes(draft)) as on_hashed:
@@ -48,7 +62,21 @@ def deploy(session: Session, target: str, name: str | None, dry_run: bool, allow
     num_bytes = sum(package.sources[plan.sha256].size_bytes for plan in missing)
     with _progress(session, f"uploading {len(missing)} of {len(plans)} blobs", num_bytes) as on_sent:
         sent = deploying.upload(session.client, package, plans, on_sent)
-    _emit_deployed(session, package, deploying.create(session.client, package), len(missing), sent)
+    deployed = deploying.create(session.client, package, rollout)
+    _emit_deployed(session, package, deployed, len(missing), sent, rollout)
+
+
+def _rollout(canary: int | None, mirror: int | None, trial: dict[str, Any]) -> dict[str, Any]:
+    """Return how the new version gets traffic, for the query of the deploy; empty for all of it."""
+    if canary and mirror:
+        raise click.UsageError("a new version is a canary or a mirror, not both")
+    if mirror:
+        return {"mirror": mirror}
+    if canary:
+        return {"canary": canary, **trial_of(**trial)}
+    if trial_of(**trial):
+        raise click.UsageError("--auto, --bake and --sticky are for a canary: give --canary PERCENT")
+    return {}
 
 
 @contextmanager
@@ -89,14 +117,22 @@ def _dry_run_table(package: Package, rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _emit_deployed(session: Session, package: Package, deployed: Deployed, num_uploaded: int, num_bytes: int) -> None:
-    data = {
+def _emit_deployed(
+    session: Session,
+    package: Package,
+    deployed: Deployed,
+    num_uploaded: int,
+    num_bytes: int,
+    rollout: dict[str, Any],
+) -> None:
+    data: dict[str, Any] = {
         "name": deployed.name,
         "version": deployed.version,
         "url": deployed.url,
         "num_blobs": len(package.sources),
         "num_uploaded": num_uploaded,
         "uploaded_bytes": num_bytes,
+        **rollout,
     }
     session.emit(data, lambda: _deployed_text(session, package, deployed, num_uploaded, num_bytes))
 

@@ -21,6 +21,7 @@ from samovar_gateway.admin.requests import (
     read_body,
     require_sight,
 )
+from samovar_gateway.admin.rollout import deploy_options
 from samovar_gateway.admin.services import Services, services_of
 from samovar_storage import live
 from samovar_storage.records import BootFailure, Decision, FunctionRecord, VersionStatus, WarmRequest
@@ -93,7 +94,7 @@ class Functions(Controller):
         require_sight(authenticate(request), name)
         record = await services.record(name)
         redis = services.state.redis
-        refs = [version_ref(name, int(version)) for version in record.route.shares]
+        refs = [version_ref(name, version) for version in sorted(record.route.receiving())]
         failures = {ref: failure for ref in refs if (failure := await live.boot_failure(redis, ref)) is not None}
         return FunctionView(
             name=name,
@@ -124,11 +125,16 @@ class Functions(Controller):
 
     @post("/{name:str}/versions", status_code=201)
     async def create_version(self, request: AnyRequest) -> Response[Created]:
-        """Make an immutable version of the manifest (sent with version 0) and give it all the traffic."""
+        """Make an immutable version of the manifest (sent with version 0) and give it all the traffic.
+
+        The query may ask otherwise: `canary`, `auto`, `bake_s`, `sticky`; or `mirror`.
+        """
         name = path_parameter(request, "name")
         services = services_of(request)
-        authorise(request, "deploy", name)
-        manifest = await services.publish(name, await read_body(request, Manifest))
+        principal, options = authorise(request, "deploy", name), deploy_options(request)
+        trial = options.trial()
+        manifest = await read_body(request, Manifest)
+        manifest = await services.publish(name, manifest, principal.key_id, trial, options.mirror)
         made = Created(name=name, version=manifest.version, url=_invoke_url(request, name))
         return Response(made, status_code=201, headers={"location": f"/v1/functions/{name}"})
 
@@ -176,8 +182,8 @@ def _main_version(route: Route) -> str:
 
 def _summary(record: FunctionRecord, counts: dict[str, Counter[str]]) -> FunctionSummary:
     states: Counter[str] = Counter()
-    for version in record.route.shares:
-        states += counts.get(version_ref(record.name, int(version)), Counter())
+    for version in record.route.receiving():
+        states += counts.get(version_ref(record.name, version), Counter())
     return FunctionSummary(name=record.name, route=record.route, latest=record.route.latest, states=dict(states))
 
 

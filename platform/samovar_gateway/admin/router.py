@@ -7,6 +7,7 @@ from litestar.types import ControllerRouterHandler
 from samovar_gateway.admin.functions import Functions
 from samovar_gateway.admin.keys import Keys
 from samovar_gateway.admin.operations import list_instances, list_nodes, read_logs
+from samovar_gateway.admin.rollout import Rollout
 from samovar_gateway.admin.services import Services
 from samovar_gateway.admin.uploads import Uploads
 from samovar_gateway.state import GatewayState
@@ -17,6 +18,7 @@ class Admin:
 
     handlers: tuple[ControllerRouterHandler, ...] = (
         Functions,
+        Rollout,
         Uploads,
         Keys,
         list_instances,

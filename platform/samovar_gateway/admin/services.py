@@ -18,6 +18,7 @@ from samovar_gateway.admin.manifests import blobs_of, check_manifest
 from samovar_gateway.admin.requests import AnyRequest, invalid
 from samovar_gateway.admin.workers import Workers
 from samovar_gateway.state import GatewayState
+from samovar_storage import routes
 from samovar_storage.blobs import Blobs
 from samovar_storage.live import connect_sync
 from samovar_storage.records import FunctionRecord
@@ -50,16 +51,43 @@ class Services:
         except FunctionNotFound as error:
             raise await self._not_found(name) from error
 
-    async def publish(self, name: str, manifest: Manifest) -> Manifest:
+    async def publish(
+        self, name: str, manifest: Manifest, by: str = "", trial: routes.Trial | None = None, mirror: int = 0
+    ) -> Manifest:
         """A new version of the function exists and this gateway routes to it; return its numbered manifest.
 
-        Raises: DeployRefused, StoreUnavailable.
+        by: key id of who deploys. trial, mirror: as in `Registry.publish_version`.
+        Raises: DeployRefused, StoreUnavailable, InvalidInput, Conflict (pinned).
         """
         check_manifest(name, manifest)
         await self.stores.run(self._check_blobs, manifest)
-        published = await self.stores.run(self.state.registry.publish_version, manifest)
+        published = await self.stores.run(
+            self.state.registry.publish_version, manifest, by, self.ready(name), trial, mirror
+        )
         await self._arrives(lambda: self._routed(name, published.version))
         return published
+
+    async def reroute(self, name: str, change: Callable[[Route], Route]) -> Route:
+        """The function's route is what `change` makes of it, and this gateway follows it.
+
+        Raises: FunctionNotFound with near names, and what `Registry.update_route` does.
+        """
+        try:
+            route = await self.stores.run(self.state.registry.update_route, name, change)
+        except FunctionNotFound as error:
+            raise await self._not_found(name) from error
+        await self._arrives(lambda: self._has_route(name, route))
+        return route
+
+    def ready(self, name: str) -> set[int]:
+        """Return the versions of a function that have instances ready for calls from here."""
+        entry = self.state.functions.entries.get(name)
+        return entry.ready() if entry is not None else set()
+
+    def num_ready(self, name: str) -> dict[str, int]:
+        """Return version → instances ready for calls from here, of the versions that a function's route names."""
+        entry = self.state.functions.entries.get(name)
+        return {str(version): entry.num_ready(version) for version in sorted(entry.versions)} if entry else {}
 
     async def rescale(self, name: str, changes: dict[str, object]) -> Route:
         """The function's scaling override has these values, other fields as they were.
@@ -72,9 +100,7 @@ class Services:
         def change(route: Route) -> Route:
             return msgspec.structs.replace(route, scaling=merge_scaling(route.scaling or declared, changes))
 
-        route = await self.stores.run(self.state.registry.update_route, name, change)
-        await self._arrives(lambda: self._has_route(name, route))
-        return route
+        return await self.reroute(name, change)
 
     async def delete(self, name: str) -> None:
         """The function is gone and this gateway no longer routes to it. Raises FunctionNotFound with near names."""
