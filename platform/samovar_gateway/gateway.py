@@ -22,6 +22,7 @@ from samovar_gateway.auth import KeyTable
 from samovar_gateway.background import keep_running, mirror_keys, watch_registry
 from samovar_gateway.departure import Departure
 from samovar_gateway.fastpath import InvokeProtocol
+from samovar_gateway.requests_log import Requests
 from samovar_gateway.server import Server, create_server, serve
 from samovar_gateway.settings import GatewaySettings
 from samovar_gateway.state import GatewayState
@@ -57,7 +58,9 @@ class Gateway:
             journey=Journey(dispatcher),
             functions=functions,
             membership=membership,
+            requests=Requests(settings, gateway_id),
         )
+        self.state.journey.notes.append(self.state.requests.log.note)
         self._mirror = Mirror(self.state.redis, dispatcher, functions, membership)
         self._admin = Admin(self.state)
         self._sweeper = Sweeper(settings.body_timeout_s)
@@ -99,6 +102,8 @@ class Gateway:
             "demand": partial(self._demand.run, state.redis, state.dispatcher),
             "sweep": self._sweeper.run,
             "registry": partial(watch_registry, state.registry),
+            "request log": partial(state.requests.writer.run, state.redis),
+            "request log's keeper": state.requests.keeper.run,
         }
         return [asyncio.ensure_future(keep_running(name, part)) for name, part in named.items()]
 

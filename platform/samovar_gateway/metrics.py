@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from samovar_dispatch.call import Version
 from samovar_dispatch.stats import LATENCY_BOUNDS_S
+from samovar_gateway.requests_log import RequestsCollector
 from samovar_gateway.state import GatewayState
 
 LABELS = ["function", "version"]
@@ -107,6 +108,7 @@ def registry(state: GatewayState) -> CollectorRegistry:
     metrics = CollectorRegistry()
     ProcessCollector(registry=metrics)
     metrics.register(DispatchCollector(state))
+    metrics.register(RequestsCollector(state.requests))
     return metrics
 
 

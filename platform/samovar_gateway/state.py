@@ -13,6 +13,7 @@ from samovar_dispatch.functions import FunctionTable
 from samovar_dispatch.journey import Journey
 from samovar_dispatch.membership import Membership
 from samovar_gateway.auth import KeyTable
+from samovar_gateway.requests_log import Requests
 from samovar_gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class GatewayState:
     journey: Journey
     functions: FunctionTable
     membership: Membership
+    requests: Requests
     listening: bool = False
     leaving: bool = False
     draining: bool = False

@@ -7,6 +7,7 @@ from litestar.types import ControllerRouterHandler
 from samovar_gateway.admin.functions import Functions
 from samovar_gateway.admin.keys import Keys
 from samovar_gateway.admin.operations import list_instances, list_nodes, read_logs
+from samovar_gateway.admin.requests_log import list_request_files, list_requests, summarise_requests
 from samovar_gateway.admin.rollout import Rollout
 from samovar_gateway.admin.services import Services
 from samovar_gateway.admin.uploads import Uploads
@@ -24,6 +25,9 @@ class Admin:
         list_instances,
         list_nodes,
         read_logs,
+        list_requests,
+        summarise_requests,
+        list_request_files,
     )
 
     def __init__(self, state: GatewayState) -> None:

@@ -22,13 +22,12 @@ import redis as redis_sync
 
 from samovar.errors import SamovarError
 from samovar.settings import Secret
-from samovar.values import Struct
 from samovar_storage import keys
 from samovar_storage.failures import translating
 from samovar_storage.live import connect_sync
 from samovar_storage.objects import ObjectStore
 from samovar_storage.requestlog import merging, query, shipping, spool
-from samovar_storage.requestlog.query import Wanted
+from samovar_storage.requestlog.questions import Question, Reply, Report, Setup
 from samovar_storage.settings import StoreSettings
 
 log = logging.getLogger("samovar.requestlog")
@@ -39,46 +38,6 @@ TEND_EVERY_S = 60.0
 MAX_PAUSE_S = 30.0
 LEASE_S = 600.0
 LINK_LIFETIME_S = 900
-
-
-class Setup(Struct, frozen=True, kw_only=True):
-    """Where the stores and the spool are, and how much is kept."""
-
-    redis_url: str
-    s3_endpoint: str
-    s3_bucket: str
-    s3_region: str
-    s3_access_key: str
-    s3_secret_key: str
-    folder: str
-    keep_s: float
-    keep_bytes: int
-
-
-class Question(Struct, frozen=True, kw_only=True):
-    """what: records, summary, or files (counting ones, with links). ship: ship what is ready first."""
-
-    id: int
-    what: str
-    wanted: Wanted
-    ship: bool = False
-
-
-class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to question `id`, or why there is none (code and detail of our error)."""
-
-    id: int
-    answer: dict[str, Any] | None = None
-    code: str = ""
-    detail: str = ""
-
-
-class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was shipped so far, and how often it could not be."""
-
-    shipped_files: int = 0
-    shipped_records: int = 0
-    failures: int = 0
 
 
 class Keeper:

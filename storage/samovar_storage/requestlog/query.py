@@ -16,37 +16,21 @@ import pyarrow.compute as pc
 import redis as redis_sync
 
 from samovar.errors import NotFound, StoreUnavailable
-from samovar.values import Struct
 from samovar_storage import traffic
 from samovar_storage.objects import ObjectStore
 from samovar_storage.requestlog import layout, live, tables
 from samovar_storage.requestlog.layout import Partition
 from samovar_storage.requestlog.merging import partitions, read_commit
+from samovar_storage.requestlog.questions import MAX_RECORDS, Wanted
 from samovar_storage.requestlog.rows import Frame
 from samovar_storage.traffic import Tally
 
 log = logging.getLogger(__name__)
 
-MAX_RECORDS = 1_000
 MAX_ANSWER_BYTES = 16 << 20
 REDIS, OBJECTS = "redis", "object storage"
 _SUMMED = ["run", "seq", "at", "version", "status", "total_ms", "run_ms", "shadow", "fallback", "cached"]
 _PERCENTILES = (0.5, 0.9, 0.95, 0.99)
-
-
-class Wanted(Struct, frozen=True, kw_only=True):
-    """Which records of a function. since_s, until_s: arrival, unix seconds. status: (lowest, highest) or None.
-
-    slower_ms: only calls that took longer. version: only this one, None = all. limit: the newest so many.
-    """
-
-    function: str
-    since_s: float
-    until_s: float
-    status: tuple[int, int] | None = None
-    slower_ms: float | None = None
-    version: int | None = None
-    limit: int = 100
 
 
 class Sources:

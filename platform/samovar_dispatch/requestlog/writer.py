@@ -1,0 +1,167 @@
+"""What becomes of pending rows: treated by their policies, packed, written to the spool and to Redis, twice a second.
+
+The work with bytes is done in a thread, a hundred rows at a time, with a write in between: the interpreter's lock is
+free again before a call could notice. The spool is the path that must not lose anything; Redis only shows the newest
+minutes. This module does not know what a row says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from redis.asyncio import Redis
+
+from samovar.errors import SamovarError
+from samovar_dispatch.requestlog.log import Pending, RequestLog
+from samovar_storage.requestlog.layout import safe_name
+from samovar_storage.requestlog.live import LiveFrame, add_frames
+from samovar_storage.requestlog.rows import Row, encode_frame
+from samovar_storage.requestlog.spool import SpoolWriter
+from samovar_storage.traffic import write_slices
+
+log = logging.getLogger(__name__)
+
+FLUSH_S = 0.5
+SLICE_S = 1.0
+FRAME_ROWS = 100
+TREATED_AT_ONCE = 20
+FRAME_BYTES = 256 << 10
+MAX_LIVE_FLUSH_BYTES = 2 << 20  # what one flush may send to Redis per function; the spool has the rest
+
+
+class RequestWriter:
+    """One per gateway. num_written: records in the spool. num_lost: records the spool did not take.
+
+    num_unseen: records that Redis did not get, so that they show only once they are shipped.
+    """
+
+    def __init__(self, requests: RequestLog, gateway_id: str, folder: Path, spool_bytes: int, live_bytes: int) -> None:
+        self.num_written = self.num_lost = self.num_unseen = 0
+        self._gateway_id = gateway_id
+        self._requests = requests
+        self._run = f"{safe_name(gateway_id)}-{secrets.token_hex(4)}"
+        self._spool = SpoolWriter(folder, self._run, spool_bytes, time.monotonic)
+        self._live_bytes = live_bytes
+        self._storing = threading.Lock()  # a flush that was cancelled goes on in its thread
+        self._wake = asyncio.Event()
+        self._sliced_s = time.time()
+        requests.hurry = self._wake.set
+
+    @property
+    def spooled_bytes(self) -> int:
+        """What the spool of this node held when it was last looked at."""
+        return self._spool.bytes_held
+
+    async def run(self, redis: Redis) -> None:
+        """Write until cancelled; then write what is left and let it be shipped."""
+        try:
+            while True:
+                await self._pause()
+                await self.flush(redis)
+        finally:
+            await self.flush(redis, is_last=True)
+
+    async def flush(self, redis: Redis, is_last: bool = False) -> None:
+        """What was pending is in the spool and, unless Redis is away, there; a whole second's traffic is written."""
+        pending = self._requests.take()
+        frames = await asyncio.to_thread(self._store, pending, is_last)
+        await self._show(redis, frames)
+        now_s = time.time()
+        if is_last or not 0 <= now_s - self._sliced_s < SLICE_S:
+            slices = self._requests.tallies.take(self._gateway_id, self._sliced_s, max(0.0, now_s - self._sliced_s))
+            self._sliced_s = now_s
+            try:
+                await write_slices(redis, slices)
+            except SamovarError as error:
+                log.warning("a second of traffic was not counted: %s", error.detail)
+
+    async def ship_now(self, redis: Redis) -> None:
+        """What was pending is in segments that are ready to be shipped."""
+        await self.flush(redis)
+        await asyncio.to_thread(self._spool.roll, True)
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._wake.clear()
+
+    def _store(self, pending: dict[str, Pending], is_last: bool) -> list[LiveFrame]:
+        """Write frames to the spool; return those that fit into Redis."""
+        with self._storing:
+            return self._store_alone(pending, is_last)
+
+    def _store_alone(self, pending: dict[str, Pending], is_last: bool) -> list[LiveFrame]:
+        frames = []
+        for function, rows in pending.items():
+            treat(rows)
+            made = [
+                LiveFrame(function, encode_frame(self._run, function, part), len(part)) for part in parts(rows.rows)
+            ]
+            for frame in made:
+                self._spool_one(frame)
+            frames += newest(made, min(self._live_bytes, MAX_LIVE_FLUSH_BYTES))
+        try:
+            self._spool.roll(is_last)
+        except (SamovarError, OSError) as error:
+            log.warning("a segment of the request log could not be closed: %s", error)
+        self.num_unseen += sum(len(rows.rows) for rows in pending.values()) - sum(f.num_records for f in frames)
+        return frames
+
+    def _spool_one(self, frame: LiveFrame) -> None:
+        try:
+            self._spool.append([frame.data])
+            self.num_written += frame.num_records
+        except (SamovarError, OSError) as error:
+            if not self.num_lost:
+                log.warning("records of the request log are lost: %s", error)
+            self.num_lost += frame.num_records
+
+    async def _show(self, redis: Redis, frames: list[LiveFrame]) -> None:
+        try:
+            await add_frames(redis, frames, self._live_bytes)
+        except SamovarError as error:
+            self.num_unseen += sum(frame.num_records for frame in frames)
+            log.warning("the newest requests do not show yet: %s", error.detail)
+
+
+def treat(pending: Pending) -> None:
+    """Every payload is as its version's policy wants it kept; nothing else of it is anywhere afterwards."""
+    for index, (row, policy) in enumerate(pending.raw):
+        row.body, row.body_form = policy.apply(row.body)
+        row.answer, row.answer_form = policy.apply(row.answer)
+        if not index % TREATED_AT_ONCE:
+            time.sleep(0)  # lets the interpreter's lock go
+
+
+def parts(rows: list[Row]) -> Iterator[list[Row]]:
+    """Yield the rows in parts of at most FRAME_ROWS and about FRAME_BYTES."""
+    part: list[Row] = []
+    size = 0
+    for row in rows:
+        part.append(row)
+        size += len(row.body or b"") + len(row.answer or b"")
+        if len(part) >= FRAME_ROWS or size >= FRAME_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def newest(frames: list[LiveFrame], max_bytes: int) -> list[LiveFrame]:
+    """Return the last frames that together have at most `max_bytes`."""
+    total = 0
+    for index in range(len(frames) - 1, -1, -1):
+        total += len(frames[index].data)
+        if total > max_bytes:
+            return frames[index + 1 :]
+    return frames

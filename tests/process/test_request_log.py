@@ -1,0 +1,109 @@
+"""The request log of a real gateway: a record for every kind of outcome, found in Redis and in Parquet, none twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from samovar.policies import Log
+from samovar.spec import Limits
+from samovar_storage.objects import ObjectStore
+from support.gateway import Gateway, running_gateway
+from support.stores import Stores
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def gateway(stores: Stores, object_store: ObjectStore, short_path: Path) -> Iterator[Gateway]:
+    with running_gateway(stores, object_store, short_path, body_timeout_s=2) as running:
+        yield running
+
+
+def records(gateway: Gateway, **query: str | int | float) -> list[dict[str, Any]]:
+    """Return the records without those of `Gateway.deploy`, which asks with GET until the function is known."""
+    return [record for record in every_record(gateway, **query) if record["status"] != 405]
+
+
+def every_record(gateway: Gateway, **query: str | int | float) -> list[dict[str, Any]]:
+    response = gateway.client.get("/v1/functions/echo/requests", params=query)
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    assert answer["missing"] == []
+    found: list[dict[str, Any]] = answer["records"]
+    return found
+
+
+def files(gateway: Gateway) -> list[str]:
+    response = gateway.client.get("/v1/functions/echo/requests/files")
+    assert response.status_code == 200, response.text
+    return [file["key"] for file in response.json()["files"]]
+
+
+def test_a_call_has_one_record_in_redis_and_after_it_was_shipped(gateway: Gateway) -> None:
+    version = gateway.deploy(log=Log(payload="full"))
+    gateway.start_instance(version.ref)
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    answer = gateway.invoke(body={"x": [1, 2]}, x_request_id="r-1", traceparent=f"00-{trace_id}-b7ad6b7169203331-01")
+    assert answer.status_code == 200
+    (live,) = records(gateway)
+    assert len(files(gateway)) == 1
+    (record,) = records(gateway)
+    assert record == live, "one record, though it is in both stores now"
+    assert record["request_id"] == "r-1" and record["trace_id"] == trace_id
+    assert (record["function"], record["version"], record["instance"]) == ("echo", 1, "i1")
+    assert (record["status"], record["code"], record["priority"]) == (200, "ok", "normal")
+    assert record["key_id"] == "0123456789ab"
+    assert json.loads(record["payload"]) == {"x": [1, 2]} and record["payload_form"] == "text"
+    assert record["answer"] == answer.text and not record["answer_cut"]
+    assert record["bytes_in"] == len(record["payload"]) and record["bytes_out"] == len(answer.content)
+    assert 0 <= record["run_ms"] <= record["total_ms"] and record["batch_size"] >= 1
+    assert not any(record[mark] for mark in ("cached", "fallback", "retried", "hedged", "shadow"))
+    assert record["cold"] == (record.get("boot_load_ms") == 4.0)
+
+
+def test_every_kind_of_outcome_has_its_record(gateway: Gateway) -> None:
+    version = gateway.deploy(limits=Limits(timeout_s=10.0, max_queue=0))
+    assert gateway.invoke(body={"x": [0]}).status_code == 503
+    gateway.start_instance(version.ref)
+    wait_until(lambda: gateway.invoke(body={"x": [1]}).status_code == 200, what="an instance answers")
+    assert gateway.invoke(body={"fail": "no"}).status_code == 500
+    assert gateway.invoke(body={"sleep_s": 5}, samovar_timeout_ms="50").status_code == 504
+    with gateway.connect() as leaving:
+        leaving.sendall(gateway.raw("echo", b'{"sleep_s": 30}'))
+        wait_until(lambda: gateway.metric("samovar_running") >= 1, what="it runs")
+    wait_until(lambda: any(r["status"] == 499 for r in records(gateway)), what="the caller who left is noted")
+    seen = {(r["status"], r["code"]) for r in records(gateway)}
+    assert {(200, "ok"), (503, "queue_full"), (504, "deadline_exceeded"), (500, "function_raised")} <= seen
+    assert (499, "cancelled") in seen
+    assert [r["status"] for r in records(gateway, status="5xx")].count(504) == 1
+    assert all(r["total_ms"] > 40 for r in records(gateway, slower_ms=40))
+    assert {r["code"] for r in every_record(gateway, status="405")} == {"method_not_allowed"}
+    assert len(every_record(gateway, limit=1)) == 1
+    assert records(gateway, version=9) == [] == records(gateway, status="418")
+
+
+def test_the_summary_counts_by_version_and_tells_percentiles(gateway: Gateway) -> None:
+    version = gateway.deploy()
+    gateway.start_instance(version.ref)
+    for _ in range(20):
+        assert gateway.invoke(body={"x": [1]}).status_code == 200
+    gateway.invoke(body={"fail": "no"})
+    *_, summary = gateway.client.get("/v1/functions/echo/requests/summary").json()["versions"]
+    assert (summary["version"], summary["ok"], summary["failed"], summary["shed"]) == (1, 20, 1, 0)
+    assert summary["calls"] - summary["client"] == 21
+    assert 0 < summary["total_p50_ms"] <= summary["total_p99_ms"]
+
+
+def test_a_question_that_makes_no_sense_is_refused(gateway: Gateway) -> None:
+    gateway.deploy()
+    for query in ({"status": "bad"}, {"limit": "x"}, {"since_s": "-1"}, {"colour": "red"}):
+        response = gateway.client.get("/v1/functions/echo/requests", params=query)
+        assert response.status_code == 422 and response.json()["code"] == "invalid_input"
+    assert gateway.client.get("/v1/functions/nobody/requests").status_code == 404
+    assert gateway.client.get("/v1/functions/echo/requests", headers={"authorization": ""}).status_code == 401
