@@ -103,10 +103,11 @@ class Specialise(Message, array_like=True, tag=5, gc=False):
 class Drain(Message, array_like=True, tag=6, gc=False):
     """Admit nothing more, give back what has not started, finish what runs, then exit 0; 72 if timeout_s passed first.
 
+    timeout_s: None = as long as the calls in flight have, and their grace: only the instance knows their deadlines.
     if_idle: answer Stats and go on if any work is in flight.
     """
 
-    timeout_s: float
+    timeout_s: float | None
     if_idle: bool = False
 
 
@@ -116,7 +117,8 @@ class Fork(Message, array_like=True, tag=7, gc=False):
 
     From the zygote the child is a blank; from a template it is a ready instance. token: what its callers must present.
     memory_bytes: what the child may allocate of its own once it is specialised (RLIMIT_DATA, on top of what it
-    inherits and of mapped weights); 0 leaves it to the manifest's memory_gib.
+    inherits and of mapped weights); 0 leaves it to the manifest's memory_gib. uid: what a child of the zygote runs as,
+    0 = as its parent; a child of a template keeps the template's.
     """
 
     instance_id: str
@@ -124,6 +126,7 @@ class Fork(Message, array_like=True, tag=7, gc=False):
     memory_bytes: int = 0
     device: str = "cpu"
     num_threads: int = 1
+    uid: int = 0
 
 
 class Preload(Message, array_like=True, tag=8, gc=False):

@@ -176,12 +176,9 @@ class Manager:
             self.logs.follow(instance.instance_id, action.ref, self.backend.run.log_paths(instance.instance_id), True)
 
     def _drain(self, action: DrainInstance, now_s: float) -> None:
-        version = self._catalogue.versions.get(action.ref)
         if action.rule == "evict":
             self._knowledge.thrash.evicted(action.ref, now_s)
-        limits = version.manifest.limits if version is not None else None
-        timeout_s = limits.timeout_s + limits.overrun_grace_s if limits is not None else 60.0
-        self.backend.drain(action.instance_id, timeout_s, action.if_idle)
+        self.backend.drain(action.instance_id, action.if_idle)
 
     def _install_layers(self, versions: list[Version]) -> None:
         for version in versions:

@@ -22,7 +22,6 @@ class Vitals:
     """What is known of one process. since_s: in this state for so long. silent_s: since its last message.
 
     overrun_s: the running call is this long past its deadline. in_flight: calls there when it last reported.
-    draining_over_s: past the end of its drain, 0 if not.
     """
 
     state: State
@@ -30,7 +29,6 @@ class Vitals:
     silent_s: float
     overrun_s: float = 0.0
     in_flight: int = 0
-    draining_over_s: float = 0.0
 
 
 def verdict(vitals: Vitals, limits: Limits) -> str:
@@ -45,6 +43,6 @@ def verdict(vitals: Vitals, limits: Limits) -> str:
     if vitals.overrun_s > limits.overrun_grace_s:
         return f"a call ran {vitals.overrun_s:.1f} s past its deadline"
     allowed_s = MAX_SILENCE_S + (limits.timeout_s + limits.overrun_grace_s if vitals.in_flight else 0.0)
-    if vitals.state is State.READY and vitals.silent_s > allowed_s:
+    if vitals.state in (State.READY, State.DRAINING) and vitals.silent_s > allowed_s:
         return f"it was silent for {vitals.silent_s:.0f} s"
-    return "it did not finish its drain in time" if vitals.draining_over_s > 0 else ""
+    return ""

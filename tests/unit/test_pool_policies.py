@@ -263,8 +263,8 @@ def test_cpulist(text: str, cpus: tuple[int, ...]) -> None:
         (Vitals(State.READY, 100, 1, overrun_s=1.9, in_flight=1), False),
         (Vitals(State.READY, 100, 1, overrun_s=2.1, in_flight=1), True),
         (Vitals(State.DRAINING, 100, 1, overrun_s=2.1, in_flight=1), True),
-        (Vitals(State.DRAINING, 100, 100), False),
-        (Vitals(State.DRAINING, 100, 100, draining_over_s=0.1), True),
+        (Vitals(State.DRAINING, 1e6, 1), False),
+        (Vitals(State.DRAINING, 100, MAX_SILENCE_S + 1), True),
     ],
 )
 def test_watchdog(vitals: Vitals, killed: bool) -> None:

@@ -19,6 +19,7 @@ FROM_INSTANCE: list[Any] = list(get_args(wire.FromInstance))
 _SCALARS = {
     int: st.integers(0, 2**63 - 1),
     float: st.floats(allow_nan=False),
+    float | None: st.none() | st.floats(allow_nan=False),
     str: st.text(max_size=20),
     bytes: st.binary(max_size=200),
     bool: st.booleans(),
@@ -144,7 +145,7 @@ def test_a_new_field_of_a_newer_peer_is_ignored(kind: Any) -> None:
 
 
 def _sample(kind: Any) -> Any:
-    samples: dict[Any, Any] = {int: 1, float: 1.0, str: "a", bytes: b"b", bool: True}
+    samples: dict[Any, Any] = {int: 1, float: 1.0, float | None: 1.0, str: "a", bytes: b"b", bool: True}
     if kind in samples:
         return samples[kind]
     return get_args(kind)[0] if kind not in _SCALARS else ([] if kind == list[str] else {})

@@ -48,7 +48,6 @@ class Instance:
     idle_since_s: float | None = None
     busy_since_s: float = 0.0
     told_idle_since_s: float | None = None
-    drain_until_s: float | None = None
     drain_asked_at_s: float | None = None
     in_flight: int = 0
     completed: int = 0
@@ -108,7 +107,6 @@ class Instance:
 
     def vitals(self, now_s: float) -> Vitals:
         """Return what the watchdog judges."""
-        over_s = now_s - self.drain_until_s if self.drain_until_s is not None else 0.0
         # a template has nothing to report: it speaks when it is told to fork
         silent_s = 0.0 if self.role == "template" else now_s - self.heard_at_s
         return Vitals(
@@ -117,7 +115,6 @@ class Instance:
             silent_s,
             self.overrun_s,
             self.in_flight,
-            max(0.0, over_s),
         )
 
     def record(self, node: str, simulated: bool) -> InstanceRecord:

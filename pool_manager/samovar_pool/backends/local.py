@@ -37,6 +37,7 @@ logger = logging.getLogger("samovar.pool")
 
 EXIT_WAIT_S = 0.2  # the zygote's word on how a child ended comes a moment after its connection closed
 DRAIN_ANSWER_S = 2.0
+ASLEEP_S = 5.0  # without a tick for so long, this process was stopped or starved
 FETCH_FAILED = "its files could not be fetched"
 
 ForkCall = Callable[[wire.Fork, list[int], Callable[[wire.Forked], None]], None]
@@ -76,6 +77,7 @@ class LocalBackend:
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._by_pid: dict[int, Instance] = {}
+        self._ticked_at_s = time.monotonic()
 
     # ---- what is ---------------------------------------------------------------------------------------------------
 
@@ -209,16 +211,18 @@ class LocalBackend:
         self.preparer.pin(version, instance.instance_id)
         self.run.write_note(instance.note())
 
-    def drain(self, instance_id: str, timeout_s: float, if_idle: bool) -> None:
-        """Ask an instance to finish and leave; with `if_idle` only if it has no work in flight when asked."""
+    def drain(self, instance_id: str, if_idle: bool) -> None:
+        """Ask an instance to finish and leave; with `if_idle` only if it has no work in flight when asked.
+
+        It takes as long as its calls may: their deadlines are the only truth about that, and the instance has them.
+        """
         instance = self.instances.get(instance_id)
         if instance is None or instance.connection is None or instance.state not in (State.READY, State.DRAINING):
             return
-        instance.connection.send(wire.Drain(timeout_s, if_idle))
+        instance.connection.send(wire.Drain(None, if_idle))
         instance.drain_asked_at_s = time.monotonic()
         if not if_idle and instance.state is State.READY:
             instance.move(Event.DRAIN)
-            instance.drain_until_s = time.monotonic() + timeout_s + 1.0
             self._listener.instance_changed(instance)
 
     def kill(self, instance_id: str, reason: str) -> None:
@@ -374,6 +378,7 @@ class LocalBackend:
 
     def tick(self, now_s: float) -> None:
         """Kill what hangs or overstays, and forget drain orders that were not answered."""
+        self._excuse(now_s)
         for instance in list(self.instances.values()):
             limits = instance.version.manifest.limits if instance.version else None
             reason = (
@@ -387,6 +392,14 @@ class LocalBackend:
             asked_s = instance.drain_asked_at_s
             if instance.state is State.READY and asked_s is not None and now_s - asked_s > DRAIN_ANSWER_S:
                 instance.drain_asked_at_s = None
+
+    def _excuse(self, now_s: float) -> None:
+        """Hold nobody's silence against them for the time in which this process itself did not run."""
+        asleep_s, self._ticked_at_s = now_s - self._ticked_at_s, now_s
+        if asleep_s > ASLEEP_S:
+            for instance in self.instances.values():
+                instance.heard_at_s += asleep_s
+                instance.state_at_s += asleep_s
 
     async def measure(self) -> None:
         """Read, in a thread, what those processes take whose size may have changed since it was read last."""
@@ -420,12 +433,11 @@ class LocalBackend:
     # ---- the end ---------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Drain every instance (bounded by its version's longest call), end blanks, templates and zygotes."""
+        """Drain every instance (bounded by the deadlines of its calls), end blanks, templates and zygotes."""
         self.stopping = True
         for instance in list(self.instances.values()):
             if instance.state is State.READY and instance.role == "instance" and instance.version:
-                limits = instance.version.manifest.limits
-                self.drain(instance.instance_id, limits.timeout_s + limits.overrun_grace_s, False)
+                self.drain(instance.instance_id, False)
             else:
                 instance.kill("the platform stops")
         while self.instances:
