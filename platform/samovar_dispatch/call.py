@@ -5,6 +5,7 @@ This module does not know sockets, Redis or HTTP.
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -12,7 +13,10 @@ from samovar.errors import Cancelled, SamovarError
 from samovar.spec import Manifest
 from samovar.wire import Result
 from samovar_dispatch.ask import Ask
+from samovar_dispatch.breaker import Breaker
+from samovar_dispatch.fallbacks import recipe_of
 from samovar_dispatch.queue import CallQueue
+from samovar_dispatch.retry_budget import RETRY_FLOOR_PER_S, RETRY_SHARE, Budget
 from samovar_dispatch.slots import Seat, SeatTable
 from samovar_dispatch.stats import VersionStats
 from samovar_storage.records import BootFailure
@@ -41,7 +45,7 @@ class Call:
     owner: is told the outcome. done: nobody waits any more; delivered: the owner was told, at the first chunk of a
     stream already. id: on the connection of `seat`. num_attempts: runs that ended in a lost instance.
     started: the instance said so (only when asked to). cold: it had to wait for an instance to come up.
-    recalled: its instance was asked to give it back.
+    recalled: its instance was asked to give it back. probe: the round of the breaker it is a probe of, 0 = it is none.
     """
 
     __slots__ = (
@@ -55,6 +59,7 @@ class Call:
         "id",
         "num_attempts",
         "owner",
+        "probe",
         "recalled",
         "seat",
         "sent_s",
@@ -83,6 +88,7 @@ class Call:
         self.deadline_s = ask.deadline_s
         self.id = 0
         self.num_attempts = 0
+        self.probe = 0
         self.seat: Seat[InstanceConnection] | None = None
         self.stream: ChunkStream | None = None
         self.done = self.delivered = self.started = self.cold = self.recalled = False
@@ -96,20 +102,24 @@ class Version:
     """What this dispatcher knows about one version: who waits, who serves, and why it may not come up.
 
     suspects: calls to be retried alone, oldest first. isolated: the seat set aside for them. boot_failure: the last
-    one, until an instance comes up. label: its number as edges print it. active: the demand
+    one, until an instance comes up. breaker: whether calls may go to it. retries: what a second run is paid from.
+    recipe: its wishes for cache and fallback, None for most. label: its number as edges print it. active: the demand
     writer watches it.
     """
 
     __slots__ = (
         "active",
         "boot_failure",
+        "breaker",
         "isolated",
         "label",
         "manifest",
         "members",
         "notify_start",
         "queue",
+        "recipe",
         "ref",
+        "retries",
         "seats",
         "service_s",
         "stats",
@@ -129,6 +139,9 @@ class Version:
         self.isolated: Seat[InstanceConnection] | None = None
         self.service_s = 0.0
         self.boot_failure: BootFailure | None = None
+        self.breaker = Breaker(manifest.breaker, random.random)
+        self.retries = Budget(RETRY_SHARE, RETRY_FLOOR_PER_S)
+        self.recipe = recipe_of(manifest)
         self.active = False
         self.written_demand = 0
         self.stats = VersionStats()

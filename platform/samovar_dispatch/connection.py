@@ -85,7 +85,6 @@ class InstanceConnection(asyncio.Protocol):
             self.close(error.detail)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.opened = False
         if not self.closed.done():
             self.closed.set_result(self._reason or (str(exc) if exc else "closed by the instance"))
         self._listener.on_lost(self)

@@ -20,13 +20,13 @@ from samovar.errors import (
     DeadlineExceeded,
     FunctionNotFound,
     SamovarError,
-    rebuild,
 )
 from samovar.spec import Manifest
 from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Call, Outcome, Owner, Version
 from samovar_dispatch.connection import InstanceConnection
 from samovar_dispatch.deadlines import DeadlineWheel
+from samovar_dispatch.guard import Guard, boot_error
 from samovar_dispatch.queue import retry_after_s
 from samovar_dispatch.recall import Recall
 from samovar_dispatch.reception import Reception
@@ -37,13 +37,14 @@ from samovar_storage.records import BootFailure
 class Dispatcher:
     """One per process. versions: live state by ref. late_replies: answers to ids nobody knows any more, dropped.
 
-    reception: hears what instances say. on_demand: called with a version whose demand rose from nothing, or outgrew
-    twice what was last written.
+    reception: hears what instances say. guard: keeps the versions' breakers. on_demand: called with a version whose
+    demand rose from nothing, or outgrew twice what was last written.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_demand: Callable[[Version], None]) -> None:
         self.versions: dict[str, Version] = {}
         self.late_replies = 0
+        self.guard = Guard(self)
         self.reception = Reception(self, loop)
         self._loop = loop
         self._on_demand = on_demand
@@ -66,16 +67,23 @@ class Dispatcher:
         """Take a call in; `owner` is told its outcome, about at the ask's deadline at the latest.
 
         The owner is told from within the event loop, never from within `submit`.
-        Raises: QueueFull, or the version's boot error while it may not be tried again yet.
+        Raises: QueueFull, BreakerOpen, or the version's boot error while it may not be tried again yet.
         """
         self._seq = seq = self._seq + 1
         now_s = time.monotonic()
         call = Call(self, version, ask, owner, seq, now_s)
+        if version.breaker.state:
+            call.probe = self.guard.admit(version, now_s)
         seat = None if version.queue else version.seats.take()
         if seat is not None:
             self._send(call, seat, now_s)
         else:
-            self._enqueue(call)
+            try:
+                self._enqueue(call)
+            except SamovarError:
+                version.breaker.give_back(call.probe)
+                raise
+        version.retries.called(now_s)
         version.stats.submitted += 1
         if self._wheel.add(call):
             self._arm()
@@ -107,18 +115,12 @@ class Dispatcher:
     def _enqueue(self, call: Call) -> None:
         version = call.version
         if not version.seats.num_slots and not version.members:
-            self._refuse_while_backing_off(version)
             call.cold = True
         version.queue.push(call, retry_after_s(version.num_queued, version.seats.num_slots, version.service_s))
         if call.cold:
             version.stats.cold_starts += 1
         if version.active and version.num_queued > 2 * version.written_demand:
             self._on_demand(version)
-
-    def _refuse_while_backing_off(self, version: Version) -> None:
-        failure = version.boot_failure
-        if failure is not None and failure.retry_at_s > (now_s := time.time()):
-            raise boot_error(failure, now_s)
 
     def _send(self, call: Call, seat: Seat[InstanceConnection], now_s: float) -> None:
         call.seat = seat
@@ -166,6 +168,7 @@ class Dispatcher:
         stats = call.version.stats
         stats.queue_sum_s += call.sent_s - call.submitted_s
         stats.ended(code, now_s - call.submitted_s)
+        self.guard.ended(call, outcome, code, now_s)
         self.deliver(call, outcome)
         call.owner.ended(call, outcome, code)
         if self._idle is not None and not self._idle.done() and not self.num_live:
@@ -242,9 +245,10 @@ class Dispatcher:
         if version is None or version.members:
             return
         version.boot_failure = failure
-        error = boot_error(failure, time.time())
+        error = boot_error(failure, failure.retry_at_s - time.time())
         for call in [*version.suspects, *version.queue]:
             self.give_up(call, error, error.code)
+        self.guard.load_failed(version, failure)
 
     def note_cold(self, version: Version) -> None:
         """Calls that wait now that the last instance is gone wait for a cold start: tell at once."""
@@ -252,11 +256,3 @@ class Dispatcher:
             for call in version.queue:
                 call.cold = True
             self._on_demand(version)
-
-
-def boot_error(failure: BootFailure, now_s: float) -> SamovarError:
-    """Return the error callers get for a failed boot; retry_after_s counts from `now_s`, unix seconds."""
-    extra = {"phase": failure.phase, "log_tail": failure.log_tail, "num_failures": failure.num_failures}
-    error = rebuild(failure.code, failure.status, failure.detail, extra)
-    error.retry_after_s = max(1.0, failure.retry_at_s - now_s)
-    return error

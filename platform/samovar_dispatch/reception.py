@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from samovar import wire
 from samovar.errors import InstanceLost, rebuild
+from samovar_dispatch.ask import RETRIED
 from samovar_dispatch.call import Call, Version
 from samovar_dispatch.connection import InstanceConnection
 from samovar_dispatch.recall import CANCELLED
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 BUSY_BACKOFF_S = 0.01
 MAX_BUSY_BACKOFF_S = 0.16
+BREAKDOWNS = ("overrun", "device_lost")  # goodbyes of an instance that cannot go on
 
 
 class Reception:
@@ -114,6 +116,9 @@ class Reception:
 
     def on_goodbye(self, connection: InstanceConnection, message: wire.Goodbye) -> None:
         """The instance takes no more; what it holds still ends there."""
+        version = self._dispatcher.versions.get(connection.record.ref)
+        if version is not None and connection.opened and message.reason in BREAKDOWNS:
+            self._dispatcher.guard.crashed(version, time.monotonic())
         self._dispatcher.stop_sending(connection)
         if message.reason != "drain":
             log.warning(
@@ -128,11 +133,13 @@ class Reception:
             return
         version.members[connection.record.instance_id] = connection
         version.boot_failure = None
+        self._dispatcher.guard.loaded(version)
         version.seats.open(connection.seat)
         self._dispatcher.pump(version)
 
     def on_lost(self, connection: InstanceConnection) -> None:
         """The connection is gone: each call it held is dropped, sent elsewhere, retried alone or failed."""
+        was_serving, connection.opened = connection.opened, False
         version = self._dispatcher.versions.get(connection.record.ref)
         if version is None:
             return
@@ -149,6 +156,8 @@ class Reception:
         connection.in_flight.clear()
         version.stats.redispatched += len(returning)
         version.queue.put_back(returning)
+        if was_serving:
+            self._dispatcher.guard.crashed(version, now_s)
         self._dispatcher.pump(version)
         self._dispatcher.note_cold(version)
 
@@ -162,6 +171,7 @@ class Reception:
             started=started,
             num_attempts=call.num_attempts,
             retry_on_crash=version.manifest.retry_on_crash and call.stream is None,
+            may_spend=partial(version.retries.spend, now_s),
             remaining_s=call.deadline_s - now_s,
             service_s=version.service_s,
         )
@@ -173,6 +183,7 @@ class Reception:
             )
         elif verdict is Verdict.RETRY_ALONE:
             call.started = False
+            call.ask.marks |= RETRIED
             version.stats.retried += 1
             version.suspects.append(call)
         return verdict

@@ -4,17 +4,18 @@
 |--------------------------------------------|------------------------------------------------------------------
 | nobody waits for it any more               | dropped
 | it never started                           | back to the head of the queue, silently
-| it may have started, retry_on_crash,       | once more, alone on an instance: what crashed one may crash the
-|   first time, deadline leaves room         |   next, and must then take nobody with it
+| it may have started, retry_on_crash, first | once more, alone on an instance: what crashed one may crash the
+|   time, deadline and budget leave room     |   next, and must then take nobody with it
 | else                                       | fails: the instance was lost
 
 An instance starts calls in the order they came, so of those in flight only the oldest `slots` can have started. With
 retry_on_crash off the instance says so call by call (Started), and only those that did start fail.
-This module does not know connections, queues or clocks.
+What never started is no retry: it costs no budget. This module does not know connections, queues or clocks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 
 
@@ -37,7 +38,14 @@ def may_have_started(position: int, slots: int, notified: bool | None) -> bool:
 
 
 def after_loss(
-    *, wanted: bool, started: bool, num_attempts: int, retry_on_crash: bool, remaining_s: float, service_s: float
+    *,
+    wanted: bool,
+    started: bool,
+    num_attempts: int,
+    retry_on_crash: bool,
+    may_spend: Callable[[], bool],
+    remaining_s: float,
+    service_s: float,
 ) -> Verdict:
     """Return what to do with a call whose instance was lost.
 
@@ -45,6 +53,7 @@ def after_loss(
         wanted: somebody still waits for the answer.
         started: user code may have seen it, or part of its answer was sent on.
         num_attempts: runs that ended in a lost instance, this one included, >= 1.
+        may_spend: takes one retry out of the budget (`retry_budget.py`), False if there is none; asked last.
         remaining_s: seconds until its deadline.
         service_s: usual run time, seconds, 0 when unknown: with less than that left a retry is not worth it.
     """
@@ -52,6 +61,6 @@ def after_loss(
         return Verdict.DROP
     if not started:
         return Verdict.REDISPATCH
-    if retry_on_crash and num_attempts <= 1 and remaining_s > service_s:
+    if retry_on_crash and num_attempts <= 1 and remaining_s > service_s and may_spend():
         return Verdict.RETRY_ALONE
     return Verdict.FAIL

@@ -98,7 +98,7 @@ def test_only_the_oldest_can_have_started(position: int, slots: int, notified: b
         (True, True, 2, True, 9.0, Verdict.FAIL),
         (True, True, 1, False, 9.0, Verdict.FAIL),
         (True, True, 1, True, 0.5, Verdict.FAIL),
-    ],
+    ],  # test_retry_budget.py holds what the budget adds
 )
 def test_after_a_loss(
     wanted: bool, started: bool, num_attempts: int, retry_on_crash: bool, remaining_s: float, expected: Verdict
@@ -108,6 +108,7 @@ def test_after_a_loss(
         started=started,
         num_attempts=num_attempts,
         retry_on_crash=retry_on_crash,
+        may_spend=lambda: True,
         remaining_s=remaining_s,
         service_s=1.0,
     )
