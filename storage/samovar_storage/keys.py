@@ -21,7 +21,16 @@
 | sv:traffic:{ref}          | stream | 1 h, renewed      | each gateway      | {slice: TrafficSlice (JSON)}, one a second with traffic
 | sv:requests:{name}        | stream | 10 min, capped    | each gateway      | {f: frame of the request log (msgpack), n: its records}
 | sv:requests-size:{name}   | hash   | as the stream     | each gateway      | bytes and records the stream holds
+| sv:answer:{id}            | string | as the function   | each gateway      | Answer (msgpack) to keep for fallback or cache; id = name:hash
+| sv:answers                | zset   | by script, capped | each gateway      | id of every kept answer by expiry (unix ms)
+| sv:answers-of:{name}      | zset   | by script, capped | each gateway      | the same, of one function
+| sv:answers:sizes          | hash   | by script, capped | each gateway      | id → bytes
+| sv:answers:totals         | hash   | by script, capped | each gateway      | function → bytes of its answers, "" → of all
+| sv:breaker:{ref}          | string | as it holds + 5 s | each gateway      | BreakerNews (JSON): the last word while not closed
 | sv:gateways               | zset   | pruned at 10 s    | each gateway      | gateway id by last heartbeat (unix s)
+| sv:rate:{limit}           | string | until it is unused| each gateway      | a rate limit's TAT (unix s); limit = key:function, either may be empty
+| sv:apikeys:edition        | string | none              | gateway (keys)    | a random mark, another one after each change of a key
+| sv:apikeys:used           | hash   | none              | each gateway      | key id → when it was last used (unix s)
 
 | channel                   | published by      | payload
 |---------------------------|-------------------|------------------------------------------------------------
@@ -30,6 +39,7 @@
 | sv:ch:apikeys             | gateway           | key id that changed
 | sv:ch:instances           | pool manager      | InstanceRecord (JSON) that changed; state "gone" = removed
 | sv:ch:boot                | pool manager      | BootFailure (JSON): the invocations waiting on it must fail now
+| sv:ch:breakers            | gateway           | BreakerNews (JSON): its breaker of a version moved
 """
 
 # ruff: noqa: E501 - one table row per key
@@ -39,16 +49,22 @@ REGISTRY_BUILT = "sv:registry:built"
 REGISTRY_DIRTY = "sv:registry:dirty"
 FUNCTIONS = "sv:functions"
 API_KEYS = "sv:apikeys"
+API_KEYS_EDITION = "sv:apikeys:edition"
+API_KEYS_USED = "sv:apikeys:used"
 INSTANCES = "sv:instances"
 MANAGER_LEASE = "sv:manager:lease"
 MANAGER_FENCE = "sv:manager:fence"
 GATEWAYS = "sv:gateways"
+ANSWERS = "sv:answers"
+ANSWER_SIZES = "sv:answers:sizes"
+ANSWER_TOTALS = "sv:answers:totals"
 
 CHANNEL_WAKE = "sv:ch:wake"
 CHANNEL_FUNCTIONS = "sv:ch:functions"
 CHANNEL_API_KEYS = "sv:ch:apikeys"
 CHANNEL_INSTANCES = "sv:ch:instances"
 CHANNEL_BOOT = "sv:ch:boot"
+CHANNEL_BREAKERS = "sv:ch:breakers"
 
 UPLOAD_LIFETIME_S = 24 * 3600
 STATUS_LIFETIME_S = 10
@@ -108,6 +124,11 @@ def demand(gateway_id: str) -> str:
     return f"sv:demand:{gateway_id}"
 
 
+def breaker(ref: str) -> str:
+    """Return the key of what gateways last said of a version's circuit breaker."""
+    return f"sv:breaker:{ref}"
+
+
 def traffic(ref: str) -> str:
     """Return the key of a version's traffic slices."""
     return f"sv:traffic:{ref}"
@@ -121,3 +142,18 @@ def requests(name: str) -> str:
 def requests_size(name: str) -> str:
     """Return the key of what a function's newest request records take up."""
     return f"sv:requests-size:{name}"
+
+
+def answer(answer_id: str) -> str:
+    """Return the key of a kept answer, `function:hash`."""
+    return f"sv:answer:{answer_id}"
+
+
+def answers_of(name: str) -> str:
+    """Return the key of the expiries of a function's kept answers."""
+    return f"sv:answers-of:{name}"
+
+
+def rate(limit: str) -> str:
+    """Return the key of a rate limit, `key id:function`, either of which may be empty."""
+    return f"sv:rate:{limit}"

@@ -2,7 +2,8 @@
 
 python tests/support/fake_instance.py SOCKET REF TOKEN [CONCURRENCY]
 The body picks the behaviour: {"x": [..]} → their sum; {"sleep_s": S}; {"die": true} (kill -9 of itself);
-{"stream": N}; {"fail": "text"}; {"busy": N} (busy the first N times). Everything else is echoed.
+{"stream": N}; {"fail": "text"}; {"fail_if": PATH} (while the file exists); {"busy": N} (busy the first N times).
+Everything else is echoed, with how many calls were answered so far.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class FakeInstance(asyncio.Protocol):
     """One caller's connection."""
 
     busy_left: ClassVar[dict[str, int]] = {}
+    num_answers: ClassVar[int] = 0
 
     def __init__(self, ref: str, token: str, concurrency: int) -> None:
         self.ref, self.token, self.concurrency = ref, token, concurrency
@@ -92,13 +94,16 @@ class FakeInstance(asyncio.Protocol):
             return wire.Busy(message.id, 1)
         if "sleep_s" in data:
             await asyncio.sleep(data["sleep_s"])
-        if "fail" in data:
-            return wire.Failure(message.id, "function_raised", 500, data["fail"], {"type": "ValueError"}, 0, 0, 0)
+        if "fail" in data or ("fail_if" in data and os.path.exists(data["fail_if"])):
+            return wire.Failure(
+                message.id, "function_raised", 500, data.get("fail", "tea spilt"), {"type": "ValueError"}, 0, 0, 0
+            )
         if "garbage" in data:
             self.transport.write(b"\x00\x00\x00\x02\xc1\xc1")
         if "stream" in data:
             return await self.stream(message, data)
-        body = json.dumps({"pid": os.getpid(), "echo": data}).encode()
+        FakeInstance.num_answers += 1
+        body = json.dumps({"pid": os.getpid(), "echo": data, "answers": self.num_answers}).encode()
         return wire.Result(message.id, body, 0, int(data.get("sleep_s", 0) * 1e6), 1, 0)
 
     async def stream(self, message: wire.Invoke, data: dict[str, Any]) -> wire.Message:
