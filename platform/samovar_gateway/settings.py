@@ -45,3 +45,19 @@ class GatewaySettings(StoreSettings, frozen=True, kw_only=True):
     request_log_live_bytes: Annotated[
         int, Meta(ge=0, description="What Redis keeps of a function's newest records, bytes")
     ] = 8 << 20
+    answer_max_bytes: Annotated[
+        int, Meta(ge=0, description="Larger answers are not kept for fallback or cache (docs/fallback.md), bytes")
+    ] = 256 << 10
+    answers_bytes: Annotated[int, Meta(ge=0, description="What Redis keeps of answers, all functions, bytes")] = (
+        64 << 20
+    )
+    answers_entries: Annotated[int, Meta(ge=0, description="How many answers Redis keeps, and each gateway")] = 50_000
+    answers_function_bytes: Annotated[
+        int, Meta(ge=0, description="What Redis keeps of one function's answers, bytes")
+    ] = 16 << 20
+    answers_function_entries: Annotated[int, Meta(ge=0, description="How many answers of one function Redis keeps")] = (
+        10_000
+    )
+    answers_local_bytes: Annotated[
+        int, Meta(ge=0, description="What each gateway keeps of answers in memory, bytes")
+    ] = 32 << 20
