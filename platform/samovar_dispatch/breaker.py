@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
+from typing import Literal
 
 from samovar.policies import Breaker as Policy
 from samovar_dispatch.window import FAILED, Window
@@ -33,6 +34,8 @@ CRASHES_TO_OPEN = 3  # in a row, without an answer in between
 SIDE_BY_SIDE_S = 0.25  # instances lost within this time of each other count as one: a node that died is no crash loop
 CRASH_MEMORY_S = 60.0  # a crash longer ago than this does not count any more
 HALF_OPEN_WAIT_S = 1.0  # what a caller is told to wait while the probes are out
+SPREAD = 0.1  # how much longer than it was told to a breaker stays open that another gateway opened
+PROBE_LEASE_S = 5.0  # how long one gateway leaves the probing to another
 
 ERROR_RATE, SLOW_CALLS, CRASH_LOOP, LOAD_FAILED, PROBE_FAILED = (
     "error_rate",
@@ -49,6 +52,18 @@ class State(IntEnum):
     CLOSED = 0
     OPEN = 1
     HALF_OPEN = 2
+
+    @property
+    def label(self) -> Literal["closed", "open", "half_open"]:
+        """Its name in records."""
+        return _LABELS[self]
+
+
+_LABELS: dict[State, Literal["closed", "open", "half_open"]] = {
+    State.CLOSED: "closed",
+    State.OPEN: "open",
+    State.HALF_OPEN: "half_open",
+}
 
 
 class Breaker:
@@ -151,6 +166,18 @@ class Breaker:
         """An instance came up: if that was what was wrong, it is no more."""
         if self.reason == LOAD_FAILED:
             self.close(now_s)
+
+    # ---- what other gateways say -----------------------------------------------------------------------------------
+
+    def heard_open(self, now_s: float, remaining_s: float, reason: str, num_openings: int) -> None:
+        """Another gateway opened its own for `remaining_s`: never believed for longer than max_open_s."""
+        believed_s = min(max(0.0, remaining_s), self._policy.max_open_s)
+        self.open_until(now_s + believed_s * (1.0 + SPREAD * self._draw()), reason, num_openings)
+
+    def heard_probing(self, now_s: float, remaining_s: float) -> None:
+        """Another gateway lets probes through now: wait for what it finds, `remaining_s` or PROBE_LEASE_S at most."""
+        if self.state is State.OPEN:
+            self.until_s = max(self.until_s, now_s + min(remaining_s, PROBE_LEASE_S))
 
     # ---- moves -----------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from samovar.errors import BreakerOpen, DeadlineExceeded, InstanceLost, SamovarError, rebuild
+from samovar.values import Struct
 from samovar_dispatch.breaker import LOAD_FAILED, State
 from samovar_dispatch.call import Call, Outcome, Version
 from samovar_dispatch.window import FAILED, SLOW
@@ -33,6 +34,16 @@ log = logging.getLogger(__name__)
 
 FAIR_RUNS = 3.0  # a deadline this many usual runs away was long enough
 SAYS_NOTHING = -1
+
+
+class BreakerView(Struct, frozen=True, kw_only=True):
+    """A breaker as people look at it. state: closed, open, half_open. retry_after_s: until the next probe, 0 if closed.
+    reason: why it opened. num_openings: in a row, the last one included."""
+
+    state: str
+    reason: str = ""
+    retry_after_s: float = 0.0
+    num_openings: int = 0
 
 
 class Guard:
@@ -91,12 +102,34 @@ class Guard:
             version.breaker.loaded(time.monotonic())
             self._look(version, before)
 
-    def heard(self, version: Version, until_s: float, reason: str, num_openings: int) -> None:
-        """Another gateway opened its breaker of this version until then, monotonic seconds: so do we."""
+    def heard_open(self, version: Version, remaining_s: float, reason: str, num_openings: int) -> None:
+        """Another gateway opened its breaker of this version for so long: so do we."""
         before = version.breaker.state
-        version.breaker.open_until(until_s, reason, num_openings)
-        if version.breaker.state is not before:
+        version.breaker.heard_open(time.monotonic(), remaining_s, reason, num_openings)
+        if before is not State.OPEN:
             self._opened(version)
+
+    def heard_probing(self, version: Version, remaining_s: float) -> None:
+        """Another gateway finds out whether this version works again, and tells within so long."""
+        version.breaker.heard_probing(time.monotonic(), remaining_s)
+
+    def heard_closed(self, version: Version) -> None:
+        """Another gateway found that this version works again."""
+        version.breaker.close(time.monotonic())
+
+    @staticmethod
+    def view(version: Version) -> BreakerView:
+        """Return how the breaker of a version stands here and now."""
+        breaker = version.breaker
+        if not breaker.state:
+            return BreakerView(state=breaker.state.label)
+        wait_s = round(breaker.wait_s(time.monotonic()), 3)
+        return BreakerView(
+            state=breaker.state.label,
+            reason=breaker.reason,
+            retry_after_s=wait_s,
+            num_openings=breaker.num_openings,
+        )
 
     def _look(self, version: Version, before: State) -> None:
         state = version.breaker.state
@@ -106,7 +139,7 @@ class Guard:
         if state is State.OPEN:
             self._opened(version)
         else:
-            log.info("breaker of %s: %s", version.ref, state.name.lower())
+            log.info("breaker of %s: %s", version.ref, state.label)
 
     def _opened(self, version: Version) -> None:
         """Who waits is told at once: it is not their turn to find out whether the version works again."""

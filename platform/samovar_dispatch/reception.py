@@ -21,6 +21,7 @@ from samovar import wire
 from samovar.errors import InstanceLost, rebuild
 from samovar_dispatch.ask import RETRIED
 from samovar_dispatch.call import Call, Version
+from samovar_dispatch.concurrency import GradientLimit
 from samovar_dispatch.connection import InstanceConnection
 from samovar_dispatch.recall import CANCELLED
 from samovar_dispatch.retry import Verdict, after_loss, may_have_started
@@ -51,8 +52,9 @@ class Reception:
             self._dispatcher.late_replies += 1
             return
         version = call.version
-        version.service_s = service_s = smoothed(version.service_s, message.run_us, message.batch_size)
-        version.seats.allowance = prefetch_allowance(service_s)
+        self._measure(call, message.run_us, message.batch_size)
+        if version.adapts:
+            self._adapt(connection, call, message.run_us)
         version.stats.run_sum_s += message.run_us * 1e-6
         connection.num_busy = 0
         self._dispatcher.release(connection, version)
@@ -68,11 +70,17 @@ class Reception:
             del connection.in_flight[message.id]
             self._return(call)
             self._dispatcher.release(connection, call.version)
-        elif self._ended(connection, message.id) is not None and call is not None:
+            return
+        if call is not None and message.started and message.run_us * 1e-6 > call.version.service_s:
+            self._measure(call, message.run_us, 1)  # it was stopped, or failed, later than calls usually end
+        if self._ended(connection, message.id) is not None and call is not None:
             self._dispatcher.fail(call, rebuild(message.code, message.status, message.detail, message.extra))
 
     def on_end(self, connection: InstanceConnection, message: wire.End) -> None:
         """The stream is complete."""
+        held = connection.in_flight.get(message.id)
+        if held is not None:
+            self._measure(held, message.run_us, 1)
         call = self._ended(connection, message.id)
         if call is not None:
             stream = self._stream_of(call)
@@ -133,6 +141,9 @@ class Reception:
             return
         version.members[connection.record.instance_id] = connection
         version.boot_failure = None
+        version.boots.arrived(connection.record.instance_id, sum(connection.record.boot_ms.values()) / 1e3)
+        if version.adapts:
+            connection.limit = GradientLimit(connection.seat.slots)
         self._dispatcher.guard.loaded(version)
         version.seats.open(connection.seat)
         self._dispatcher.pump(version)
@@ -171,7 +182,7 @@ class Reception:
             started=started,
             num_attempts=call.num_attempts,
             retry_on_crash=version.manifest.retry_on_crash and call.stream is None,
-            may_spend=partial(version.retries.spend, now_s),
+            may_spend=partial(_may_retry, version, now_s),
             remaining_s=call.deadline_s - now_s,
             service_s=version.service_s,
         )
@@ -187,6 +198,24 @@ class Reception:
             version.stats.retried += 1
             version.suspects.append(call)
         return verdict
+
+    def _measure(self, call: Call, run_us: int, batch_size: int) -> None:
+        """Learn from the time a call took: how far ahead its version may be fed, and what others have to expect."""
+        version = call.version
+        now_s = time.monotonic()
+        version.service_s = service_s = smoothed(version.service_s, run_us, batch_size)
+        version.seats.allowance = prefetch_allowance(service_s)
+        version.pace.ended(now_s, now_s - call.sent_s, service_s, is_backlogged=bool(version.queue))
+
+    def _adapt(self, connection: InstanceConnection, call: Call, run_us: int) -> None:
+        """Let an instance whose slots are a guess hold as many calls as do it good."""
+        limit = connection.limit
+        if limit is not None:
+            load = connection.seat.load
+            run_s = max(run_us, 1) * 1e-6
+            after = limit.ended(run_s, was_alone=connection.was_alone(call), is_full=load >= limit.limit)
+            if after != connection.seat.limit:
+                call.version.seats.limit(connection.seat, after)
 
     def _reopen(self, version: Version, connection: InstanceConnection) -> None:
         if connection.opened and connection.seat is not version.isolated:
@@ -223,3 +252,10 @@ class Reception:
     def _give_credit(self, call: Call, num_chunks: int) -> None:
         if call.seat is not None and not call.done:
             call.seat.owner.send(wire.Credit(call.id, num_chunks))
+
+
+def _may_retry(version: Version, now_s: float) -> bool:
+    if version.retries.spend(now_s):
+        return True
+    version.stats.retries_refused += 1
+    return False

@@ -9,12 +9,16 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from samovar_dispatch.breakers import Breakers
+from samovar_dispatch.cabinet import Cabinet
 from samovar_dispatch.demand import DemandWriter
 from samovar_dispatch.dispatcher import Dispatcher
+from samovar_dispatch.errand import Errands
 from samovar_dispatch.functions import FunctionTable
 from samovar_dispatch.journey import Journey
 from samovar_dispatch.membership import Membership
 from samovar_dispatch.mirror import Mirror
+from samovar_dispatch.shelf import Shelf
 from samovar_gateway.admin import Admin
 from samovar_gateway.admission import Admission
 from samovar_gateway.app import create_app
@@ -28,6 +32,7 @@ from samovar_gateway.settings import GatewaySettings
 from samovar_gateway.state import GatewayState
 from samovar_gateway.streaming import HalfSentFilter
 from samovar_gateway.sweep import Sweeper
+from samovar_storage.answers import Caps
 from samovar_storage.live import connect_async, connect_sync
 from samovar_storage.objects import ObjectStore
 from samovar_storage.registry import Registry
@@ -58,10 +63,13 @@ class Gateway:
             journey=Journey(dispatcher),
             functions=functions,
             membership=membership,
+            cabinet=make_cabinet(settings),
             requests=Requests(settings, gateway_id),
         )
         self.state.journey.notes.append(self.state.requests.log.note)
+        self.state.journey.errands = Errands(self.state.journey, functions.entries, self.state.cabinet)
         self._mirror = Mirror(self.state.redis, dispatcher, functions, membership)
+        self._breakers = Breakers(self.state.redis, dispatcher, functions, gateway_id)
         self._admin = Admin(self.state)
         self._sweeper = Sweeper(settings.body_timeout_s)
         self._departure = Departure(self.state)
@@ -100,7 +108,10 @@ class Gateway:
             "mirror of functions and instances": self._mirror.run,
             "mirror of API keys": partial(mirror_keys, state.redis, state.keys),
             "demand": partial(self._demand.run, state.redis, state.dispatcher),
+            "breakers, told": self._breakers.tell,
+            "breakers, heard": self._breakers.follow,
             "sweep": self._sweeper.run,
+            "kept answers": state.cabinet.run,
             "registry": partial(watch_registry, state.registry),
             "request log": partial(state.requests.writer.run, state.redis),
             "request log's keeper": state.requests.keeper.run,
@@ -113,7 +124,20 @@ class Gateway:
         for part in parts:
             part.cancel()
         await asyncio.gather(*parts, return_exceptions=True)
+        await self.state.cabinet.close()
         await self.state.membership.close()
         self._admin.close()
         await self.state.redis.aclose()
         self._sync_redis.close()
+
+
+def make_cabinet(settings: GatewaySettings) -> Cabinet:
+    """Return where this gateway keeps answers. Its Redis connections are its own: waiting for one is no one else's."""
+    caps = Caps(
+        function_entries=settings.answers_function_entries,
+        function_bytes=settings.answers_function_bytes,
+        entries=settings.answers_entries,
+        num_bytes=settings.answers_bytes,
+    )
+    shelf = Shelf(settings.answers_entries, settings.answers_local_bytes)
+    return Cabinet(connect_async(settings.redis_url.reveal()), caps, shelf, settings.answer_max_bytes)

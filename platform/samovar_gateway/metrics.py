@@ -12,6 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from samovar_dispatch.cabinet import Cabinet
 from samovar_dispatch.call import Version
 from samovar_dispatch.stats import LATENCY_BOUNDS_S
 from samovar_gateway.requests_log import RequestsCollector
@@ -28,6 +29,7 @@ class DispatchCollector(Collector):
         self._dispatcher = state.dispatcher
         self._membership = state.membership
         self._problems = state.problems
+        self._cabinet = state.cabinet
         self._gateway_id = state.gateway_id
 
     def collect(self) -> Iterator[Metric]:
@@ -35,20 +37,27 @@ class DispatchCollector(Collector):
         who = GaugeMetricFamily("samovar_gateway", "Always 1: which gateway this is", labels=["gateway_id"])
         who.add_metric([self._gateway_id], 1)
         yield who
-        versions = [v for v in self._dispatcher.versions.values() if v.stats.submitted or v.members]
+        versions = [v for v in self._dispatcher.versions.values() if v.stats.submitted or v.members or v.stats.cache]
         yield _calls(versions)
         yield _latency(versions)
         for name, text, attribute in (
             ("samovar_cold_starts", "Calls that waited for an instance to come up", "cold_starts"),
             ("samovar_redispatched", "Calls sent to another instance because they never started", "redispatched"),
+            ("samovar_retries_refused", "Calls not run again after a crash, for want of budget", "retries_refused"),
             ("samovar_retried", "Calls run again after their instance was lost", "retried"),
             ("samovar_queue_seconds", "Seconds calls waited for a slot", "queue_sum_s"),
             ("samovar_run_seconds", "Seconds calls spent in handlers", "run_sum_s"),
         ):
             yield _counter(name, text, versions, attribute)
+        yield _by_kind("samovar_cache", "Asks of versions with a cache, by result", "result", versions, "cache")
+        yield _by_kind(
+            "samovar_fallbacks", "Asks whose call came to nothing, by who answered", "by", versions, "fallbacks"
+        )
+        yield from _kept(self._cabinet)
         yield _gauge("samovar_queued", "Calls waiting for a slot now", [(v, v.num_queued) for v in versions])
         yield _gauge("samovar_running", "Calls instances hold now", [(v, v.num_running) for v in versions])
         yield _gauge("samovar_ready_instances", "Instances connected now", [(v, len(v.members)) for v in versions])
+        yield from _breakers(versions)
         yield _instances(self._membership.states.values())
         late = CounterMetricFamily("samovar_late_replies", "Answers nobody waited for any more, dropped")
         late.add_metric([], self._dispatcher.late_replies)
@@ -84,6 +93,35 @@ def _counter(name: str, text: str, versions: Iterable[Version], attribute: str) 
     for version in versions:
         family.add_metric(_labels(version), getattr(version.stats, attribute))
     return family
+
+
+def _by_kind(name: str, text: str, label: str, versions: Iterable[Version], attribute: str) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[*LABELS, label])
+    for version in versions:
+        for kind, count in getattr(version.stats, attribute).items():
+            family.add_metric([*_labels(version), kind], count)
+    return family
+
+
+def _kept(cabinet: Cabinet) -> Iterator[Metric]:
+    answers = CounterMetricFamily("samovar_answers", "Answers kept in Redis, or dropped", labels=["what"])
+    answers.add_metric(["kept"], cabinet.num_kept)
+    answers.add_metric(["dropped"], cabinet.num_dropped)
+    yield answers
+    held = GaugeMetricFamily("samovar_answers_local_bytes", "What answers take in this process")
+    held.add_metric([], cabinet.shelf.num_bytes)
+    yield held
+
+
+def _breakers(versions: Iterable[Version]) -> Iterator[Metric]:
+    text = "Circuit breaker: 0 closed, 1 open, 2 half-open"
+    yield _gauge("samovar_breaker_state", text, [(v, int(v.breaker.state)) for v in versions])
+    text = "Times a circuit breaker entered a state"
+    moves = CounterMetricFamily("samovar_breaker_transitions", text, labels=[*LABELS, "to"])
+    for version in versions:
+        for state, count in version.breaker.transitions.items():
+            moves.add_metric([*_labels(version), state.label], count)
+    yield moves
 
 
 def _gauge(name: str, text: str, values: Iterable[tuple[Version, int]]) -> Metric:

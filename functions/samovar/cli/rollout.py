@@ -122,6 +122,13 @@ def _route_text(route: dict[str, Any]) -> str:
     return " · ".join(parts)
 
 
+def _breaker_text(breaker: dict[str, Any]) -> str:
+    reason = breaker["reason"].replace("_", " ")
+    if breaker["state"] == "half_open":
+        return f"its breaker lets probes through ({reason})"
+    return f"its breaker is open ({reason}), next probe in {duration(breaker['retry_after_s'])}"
+
+
 def _why_text(found: dict[str, Any], now_s: float) -> str:
     ready = ", ".join(f"version {version}: {count}" for version, count in found["ready"].items())
     lines = [f"{found['name']}: {_route_text(found['route'])}", f"  ready: {ready or 'none'}"]
@@ -130,6 +137,7 @@ def _why_text(found: dict[str, Any], now_s: float) -> str:
         lines.append(f"  version {before} still serves: its successor is {_state_of(found)}")
     for failure in found["boot_failures"].values():
         lines.append(f"  {failure['ref']} does not come up: {failure['detail']}")
+    lines += [f"  {ref}: {_breaker_text(one)}" for ref, one in found["breakers"].items() if one["state"] != "closed"]
     lines.append("changes, newest first")
     lines += [f"  {_ago(change, now_s)}  {_change_text(change)}" for change in found["route"]["history"]]
     lines.append("decisions, newest first")

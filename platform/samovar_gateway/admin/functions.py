@@ -11,6 +11,7 @@ from litestar import Controller, Response, delete, get, post
 from samovar.errors import InvalidInput
 from samovar.spec import Manifest, Route, Scaling, version_ref
 from samovar.values import Struct
+from samovar_dispatch.guard import BreakerView
 from samovar_gateway.admin.openapi import document
 from samovar_gateway.admin.requests import (
     AnyRequest,
@@ -40,7 +41,8 @@ class FunctionSummary(Struct, frozen=True, kw_only=True):
 
 
 class FunctionView(Struct, frozen=True, kw_only=True):
-    """All there is to say of a function. status, boot_failures: by `name@version`; decisions: newest first."""
+    """All there is to say of a function. status, boot_failures, breakers (this gateway's): by `name@version`;
+    decisions: newest first."""
 
     name: str
     route: Route
@@ -48,6 +50,7 @@ class FunctionView(Struct, frozen=True, kw_only=True):
     status: dict[str, VersionStatus]
     decisions: list[Decision]
     boot_failures: dict[str, BootFailure]
+    breakers: dict[str, BreakerView]
     url: str
 
 
@@ -103,6 +106,7 @@ class Functions(Controller):
             status=await live.statuses(redis, refs),
             decisions=await live.decisions(redis, name, NUM_DECISIONS),
             boot_failures=failures,
+            breakers=services.breakers(name),
             url=_invoke_url(request, name),
         )
 

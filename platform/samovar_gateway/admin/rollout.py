@@ -16,6 +16,7 @@ from litestar import Controller, get, post
 from samovar.errors import InvalidInput
 from samovar.spec import Route, version_ref
 from samovar.values import Struct
+from samovar_dispatch.guard import BreakerView
 from samovar_gateway.admin.requests import (
     AnyRequest,
     authenticate,
@@ -100,7 +101,7 @@ class RouteView(Struct, frozen=True, kw_only=True):
 
 class Why(Struct, frozen=True, kw_only=True):
     """Why traffic goes where it goes. serving: where this gateway sends calls now; ready: instances it may give calls,
-    by version. decisions: of the pool manager, newest first. boot_failures: by `name@version`."""
+    by version. decisions: of the pool manager, newest first. boot_failures, breakers: by `name@version`."""
 
     name: str
     route: Route
@@ -108,6 +109,7 @@ class Why(Struct, frozen=True, kw_only=True):
     ready: dict[str, int]
     decisions: list[Decision]
     boot_failures: dict[str, BootFailure]
+    breakers: dict[str, BreakerView]
 
 
 class Rollout(Controller):
@@ -170,6 +172,7 @@ class Rollout(Controller):
             ready=services.num_ready(name),
             decisions=await live.decisions(redis, name, NUM_DECISIONS),
             boot_failures={ref: f for ref in refs if (f := await live.boot_failure(redis, ref)) is not None},
+            breakers=services.breakers(name),
         )
 
 

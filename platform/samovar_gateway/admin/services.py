@@ -14,6 +14,7 @@ import msgspec
 from samovar.errors import FunctionNotFound, InvalidInput
 from samovar.spec import Manifest, Route, Scaling
 from samovar_dispatch.functions import near_names, unknown_function
+from samovar_dispatch.guard import BreakerView
 from samovar_gateway.admin.manifests import blobs_of, check_manifest
 from samovar_gateway.admin.requests import AnyRequest, invalid
 from samovar_gateway.admin.workers import Workers
@@ -88,6 +89,12 @@ class Services:
         """Return version → instances ready for calls from here, of the versions that a function's route names."""
         entry = self.state.functions.entries.get(name)
         return {str(version): entry.num_ready(version) for version in sorted(entry.versions)} if entry else {}
+
+    def breakers(self, name: str) -> dict[str, BreakerView]:
+        """Return `name@version` → its circuit breaker here, of the versions that a function's route names."""
+        entry = self.state.functions.entries.get(name)
+        view = self.state.dispatcher.guard.view
+        return {version.ref: view(version) for version in entry.versions.values()} if entry else {}
 
     async def rescale(self, name: str, changes: dict[str, object]) -> Route:
         """The function's scaling override has these values, other fields as they were.

@@ -1,0 +1,56 @@
+"""What gateways tell each other of their circuit breakers: the last word in a key, and an event to all.
+
+The key outlives the time it speaks of by MARGIN_S only, so that a gateway that starts late learns what holds and nobody
+learns what is over. This module does not know when a breaker opens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import redis.asyncio as redis_async
+
+from samovar.values import Struct
+from samovar_storage import keys
+from samovar_storage.failures import translating
+from samovar_storage.records import dumps, loads
+
+MARGIN_S = 5.0
+
+
+class BreakerNews(Struct, frozen=True, kw_only=True):
+    """One gateway's breaker of `ref` moved to `state`.
+
+    until_s: unix seconds; of open, no call before then; of half_open, the others may leave the probing to this gateway
+    until then. reason: why it opened. num_openings: in a row.
+    """
+
+    ref: str
+    gateway: str
+    state: Literal["open", "half_open", "closed"]
+    until_s: float = 0.0
+    reason: str = ""
+    num_openings: int = 0
+
+
+async def tell(redis: redis_async.Redis, news: BreakerNews, now_s: float) -> None:
+    """Every gateway hears it, and those that start while it holds can read it. now_s: unix seconds."""
+    key = keys.breaker(news.ref)
+    with translating("a breaker's state"):
+        async with redis.pipeline(transaction=True) as pipe:
+            if news.state == "closed":
+                pipe.delete(key)
+            else:
+                pipe.set(key, dumps(news), px=max(1, int((news.until_s - now_s + MARGIN_S) * 1000)))
+            pipe.publish(keys.CHANNEL_BREAKERS, dumps(news))
+            await pipe.execute()
+
+
+async def known(redis: redis_async.Redis, refs: Sequence[str]) -> list[BreakerNews]:
+    """Return the last word on each of `refs` that is not closed."""
+    if not refs:
+        return []
+    with translating("the breakers' states"):
+        rows: Any = await redis.mget([keys.breaker(ref) for ref in refs])
+    return [loads(row, BreakerNews) for row in rows if row is not None]
