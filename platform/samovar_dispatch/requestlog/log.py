@@ -1,9 +1,8 @@
-"""One row per invocation, taken down when it ended: an append to a list, bounded in rows and bytes, never more.
+"""One row per invocation, taken down when it ended: appends to lists, bounded in rows and bytes, never more.
 
-What costs time (hashing, redacting, packing, writing) is done later by the writer, beside the calls. What does not fit
-is dropped and counted. Of a request's headers only its id, trace id and content type are kept, never a credential.
-Every invocation also counts in its version's traffic (`samovar_storage.traffic`), whether its row was kept or not.
-This module does not know Redis, files or HTTP.
+What costs time (hashing, redacting, counting, packing, writing) is done later by the writer, beside the calls. What
+does not fit is dropped and counted. Of a request's headers only its id, trace id and content type are kept, never a
+credential. This module does not know Redis, files or HTTP.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from samovar.errors import SamovarError
 from samovar.wire import Result
 from samovar_dispatch.ask import COLD, RETRIED, Ask
 from samovar_dispatch.call import Call, Outcome, Version
+from samovar_dispatch.requestlog.books import Book
 from samovar_dispatch.requestlog.policy import NOTHING, PayloadPolicy
-from samovar_dispatch.requestlog.tallies import Tallies
 from samovar_dispatch.stream import ChunkStream
-from samovar_storage.requestlog.rows import NONE, Row
+from samovar_storage.requestlog.rows import NONE, WHOLE, Row
 
 MAX_ROWS = 50_000
 MAX_BYTES = 64 << 20
@@ -26,32 +25,22 @@ ROW_BYTES = 600  # a row without its payloads, about
 HURRY_ROWS = 4_000
 HURRY_BYTES = 8 << 20
 CLIENT_LEFT = 499
-
-
-class Pending:
-    """Rows of one function on their way to the writer. raw: those whose payloads a policy still has to treat."""
-
-    __slots__ = ("raw", "rows")
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self.raw: list[tuple[Row, PayloadPolicy]] = []
+MAX_POLICIES = 1_000
 
 
 class RequestLog:
     """One per gateway. num_noted, num_dropped: invocations so far, and how many of them left no row.
 
-    tallies: traffic by version since it was last taken. hurry: called when much is pending.
+    hurry: called when much is pending. With `is_on` false only traffic is counted.
     """
 
     def __init__(self, is_on: bool = True) -> None:
         self.num_noted = self.num_dropped = 0
-        self.tallies = Tallies()
         self.hurry = _nobody
-        self._is_on = is_on
-        self._pending: dict[str, Pending] = {}
-        self._num_rows = self._num_bytes = 0
+        self._books: dict[str, Book] = {}
         self._policies: dict[str, PayloadPolicy] = {}
+        self._max_rows = MAX_ROWS if is_on else 0
+        self._num_rows = self._num_bytes = 0
         self._wall_s = time.time() - time.monotonic()
 
     def note(self, ask: Ask, call: Call | None, outcome: Outcome, code: str) -> None:
@@ -61,89 +50,99 @@ class RequestLog:
             call: its last attempt, None if no version was tried.
             code: of its error, "ok" or "cancelled".
         """
-        now_s = time.monotonic()
-        total_s = now_s - ask.arrived_s
-        status, run_us, wait_us, batch_size, answer = 200, 0, 0, 0, None
+        if call is not None:
+            version: Version | None = call.version
+            total_s = call.ended_s - ask.arrived_s
+        else:
+            version = ask.entry.only
+            total_s = time.monotonic() - ask.arrived_s
+        book = self._books.get(version.ref if version is not None else ask.entry.record.name)
+        if book is None:
+            book = self._open(ask, version)
         if type(outcome) is Result:
-            answer = outcome.body
-            run_us, wait_us, batch_size = outcome.run_us, outcome.wait_us, outcome.batch_size
-        elif isinstance(outcome, SamovarError):
+            book.totals_s.append(total_s)
+            book.runs_us.append(outcome.run_us)
+            if ask.marks:
+                book.unmark(ask.marks)
+            self._write(book, ask, call, (200, code, total_s), outcome, outcome.body)
+            return
+        if isinstance(outcome, SamovarError):
             status = outcome.status
-        elif not isinstance(outcome, ChunkStream):
-            status = CLIENT_LEFT
-        version = call.version if call is not None else ask.entry.only
-        self.tallies.add(version if call is None else call.version, status, ask.marks, total_s, run_us)
-        if self._is_on:
-            self._append(ask, call, version, (status, code, total_s, run_us, wait_us, batch_size), answer)
+        else:
+            status = 200 if isinstance(outcome, ChunkStream) else CLIENT_LEFT
+        book.count(status, ask.marks, total_s)
+        self._write(book, ask, call, (status, code, total_s), _NO_RESULT, None)
 
-    def take(self) -> dict[str, Pending]:
-        """Return what is pending by function, and begin anew."""
-        taken, self._pending = self._pending, {}
+    def take(self) -> list[Book]:
+        """Return what is pending, a book for each version, and begin anew."""
+        taken, self._books = self._books, {}
         self._num_rows = self._num_bytes = 0
         self._wall_s = time.time() - time.monotonic()  # follows a clock that was set
-        return taken
+        return [*taken.values()]
 
-    def _append(
+    def _write(
         self,
+        book: Book,
         ask: Ask,
         call: Call | None,
-        version: Version | None,
-        ended: tuple[int, str, float, int, int, int],
+        ended: tuple[int, str, float],
+        result: Result,
         answer: bytes | None,
     ) -> None:
         self.num_noted += 1
-        body = ask.body
-        size_in, size_out = len(body), len(answer) if answer is not None else 0
-        policy = self._policy(version)
-        keeps = policy.keeps and (policy.sample >= 1 or random.random() < policy.sample)  # noqa: S311
-        held = (
-            min(size_in, policy.max_bytes) + min(size_out, policy.max_bytes) if policy.is_plain else size_in + size_out
-        )
-        self._num_bytes += (num_bytes := ROW_BYTES + (held if keeps else 0))
-        if self._num_rows >= MAX_ROWS or self._num_bytes > MAX_BYTES:
-            self._num_bytes -= num_bytes
-            self.num_dropped += 1
+        body, policy = ask.body, book.policy
+        size_in, size_out = len(body), len(result.body)
+        form, num_bytes = NONE, ROW_BYTES
+        if policy.keeps and (policy.sample >= 1 or random.random() < policy.sample):  # noqa: S311
+            num_bytes += size_in + size_out
+            is_whole = policy.is_plain and size_in <= policy.max_bytes >= size_out
+            form = WHOLE if is_whole else UNTREATED
+        if self._num_rows >= self._max_rows or self._num_bytes + num_bytes > MAX_BYTES:
+            self.num_dropped += self._max_rows > 0
             return
-        status, code, total_s, run_us, wait_us, batch_size = ended
+        status, code, total_s = ended
         marks, instance, queue_s, attempts, boot_ms, number = ask.marks, "", 0.0, 0, None, 0
         if call is not None:
-            number, attempts = call.version.manifest.version, call.num_attempts
-            queue_s = call.sent_s - call.submitted_s + wait_us * 1e-6
-            seat = call.seat
-            if seat is not None:
-                instance = seat.owner.record.instance_id
+            number, attempts = book.number, call.num_attempts
+            queue_s = call.sent_s - call.submitted_s + result.wait_us * 1e-6
+            if call.seat is not None:
+                instance = call.seat.owner.record.instance_id
                 if call.cold:
                     marks |= COLD
-                    boot_ms = seat.owner.record.boot_ms
+                    boot_ms = call.seat.owner.record.boot_ms
             if attempts:
                 marks |= RETRIED
         row = Row(
             self.num_noted, self._wall_s + ask.arrived_s, number, instance, ask.request_id, ask.key_id, ask.priority,
-            status, code, total_s, queue_s, run_us, batch_size, attempts, marks, size_in, size_out, ask.content_type,
-            ask.traceparent, boot_ms, None, NONE, None, NONE,
+            status, code, total_s, queue_s, result.run_us, result.batch_size, attempts, marks, size_in, size_out,
+            ask.content_type, ask.traceparent, boot_ms,
+            body if form else None, form, answer if form else None, form if answer is not None else NONE,
         )  # fmt: skip
-        name = ask.entry.record.name
-        pending = self._pending.get(name)
-        if pending is None:
-            pending = self._pending[name] = Pending()
-        pending.rows.append(row)
-        if keeps:
-            row.body, row.answer = body, answer
-            pending.raw.append((row, policy))
+        book.rows.append(row)
+        if form == UNTREATED:
+            book.untreated.append(row)
         self._num_rows += 1
+        self._num_bytes += num_bytes
         if self._num_rows == HURRY_ROWS or self._num_bytes > HURRY_BYTES:
             self.hurry()
 
-    def _policy(self, version: Version | None) -> PayloadPolicy:
-        """Return a version's policy; an invocation that no version got, and several might have, keeps no payload."""
+    def _open(self, ask: Ask, version: Version | None) -> Book:
+        """Begin a version's book. An invocation that no version got, though several might have, keeps no payload."""
+        name = ask.entry.record.name
         if version is None:
-            return NOTHING
+            book = self._books[name] = Book(name, None, 0, NOTHING)
+            return book
         policy = self._policies.get(version.ref)
         if policy is None:
-            if len(self._policies) > 1000:
+            if len(self._policies) >= MAX_POLICIES:
                 self._policies.clear()
             policy = self._policies[version.ref] = PayloadPolicy.of(version.manifest.log)
-        return policy
+        book = self._books[version.ref] = Book(name, version.ref, version.manifest.version, policy)
+        return book
+
+
+UNTREATED = -1  # a payload whose policy is still to be applied; never leaves this process
+_NO_RESULT = Result(0, b"", 0, 0, 0, 0)
 
 
 def _nobody() -> None:

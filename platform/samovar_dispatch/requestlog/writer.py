@@ -12,18 +12,19 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from redis.asyncio import Redis
 
 from samovar.errors import SamovarError
-from samovar_dispatch.requestlog.log import Pending, RequestLog
+from samovar_dispatch.requestlog.books import Book
+from samovar_dispatch.requestlog.log import RequestLog
 from samovar_storage.requestlog.layout import safe_name
 from samovar_storage.requestlog.live import LiveFrame, add_frames
 from samovar_storage.requestlog.rows import Row, encode_frame
 from samovar_storage.requestlog.spool import SpoolWriter
-from samovar_storage.traffic import write_slices
+from samovar_storage.traffic import Tally, TrafficSlice, merge, write_slices
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class RequestWriter:
         self._live_bytes = live_bytes
         self._storing = threading.Lock()  # a flush that was cancelled goes on in its thread
         self._wake = asyncio.Event()
+        self._counted: list[Book] = []
         self._sliced_s = time.time()
         requests.hurry = self._wake.set
 
@@ -69,17 +71,15 @@ class RequestWriter:
 
     async def flush(self, redis: Redis, is_last: bool = False) -> None:
         """What was pending is in the spool and, unless Redis is away, there; a whole second's traffic is written."""
-        pending = self._requests.take()
-        frames = await asyncio.to_thread(self._store, pending, is_last)
+        books = self._requests.take()
+        self._counted += books
+        frames = await asyncio.to_thread(self._store, books, is_last)
         await self._show(redis, frames)
         now_s = time.time()
         if is_last or not 0 <= now_s - self._sliced_s < SLICE_S:
-            slices = self._requests.tallies.take(self._gateway_id, self._sliced_s, max(0.0, now_s - self._sliced_s))
-            self._sliced_s = now_s
-            try:
-                await write_slices(redis, slices)
-            except SamovarError as error:
-                log.warning("a second of traffic was not counted: %s", error.detail)
+            counted, self._counted = self._counted, []
+            span_s, self._sliced_s = max(0.0, now_s - self._sliced_s), now_s
+            await self._count(redis, counted, now_s - span_s, span_s)
 
     async def ship_now(self, redis: Redis) -> None:
         """What was pending is in segments that are ready to be shipped."""
@@ -95,27 +95,29 @@ class RequestWriter:
         finally:
             self._wake.clear()
 
-    def _store(self, pending: dict[str, Pending], is_last: bool) -> list[LiveFrame]:
+    def _store(self, books: list[Book], is_last: bool) -> list[LiveFrame]:
         """Write frames to the spool; return those that fit into Redis."""
         with self._storing:
-            return self._store_alone(pending, is_last)
+            frames = []
+            for book in books:
+                frames += self._store_one(book)
+            try:
+                self._spool.roll(is_last)
+            except (SamovarError, OSError) as error:
+                log.warning("a segment of the request log could not be closed: %s", error)
+            return frames
 
-    def _store_alone(self, pending: dict[str, Pending], is_last: bool) -> list[LiveFrame]:
-        frames = []
-        for function, rows in pending.items():
-            treat(rows)
-            made = [
-                LiveFrame(function, encode_frame(self._run, function, part), len(part)) for part in parts(rows.rows)
-            ]
-            for frame in made:
-                self._spool_one(frame)
-            frames += newest(made, min(self._live_bytes, MAX_LIVE_FLUSH_BYTES))
-        try:
-            self._spool.roll(is_last)
-        except (SamovarError, OSError) as error:
-            log.warning("a segment of the request log could not be closed: %s", error)
-        self.num_unseen += sum(len(rows.rows) for rows in pending.values()) - sum(f.num_records for f in frames)
-        return frames
+    def _store_one(self, book: Book) -> list[LiveFrame]:
+        treat(book)
+        made = []
+        for part in parts(book.rows):
+            frame = LiveFrame(book.function, encode_frame(self._run, book.function, part), len(part))
+            self._spool_one(frame)
+            made.append(frame)
+        shown = newest(made, min(self._live_bytes, MAX_LIVE_FLUSH_BYTES))
+        self.num_unseen += len(book.rows) - sum(frame.num_records for frame in shown)
+        book.rows = []  # its traffic is counted later
+        return shown
 
     def _spool_one(self, frame: LiveFrame) -> None:
         try:
@@ -126,6 +128,13 @@ class RequestWriter:
                 log.warning("records of the request log are lost: %s", error)
             self.num_lost += frame.num_records
 
+    async def _count(self, redis: Redis, books: list[Book], at_s: float, span_s: float) -> None:
+        slices = await asyncio.to_thread(slices_of, books, self._gateway_id, at_s, span_s)
+        try:
+            await write_slices(redis, slices)
+        except SamovarError as error:
+            log.warning("a second of traffic was not counted: %s", error.detail)
+
     async def _show(self, redis: Redis, frames: list[LiveFrame]) -> None:
         try:
             await add_frames(redis, frames, self._live_bytes)
@@ -134,13 +143,33 @@ class RequestWriter:
             log.warning("the newest requests do not show yet: %s", error.detail)
 
 
-def treat(pending: Pending) -> None:
+def treat(book: Book) -> None:
     """Every payload is as its version's policy wants it kept; nothing else of it is anywhere afterwards."""
-    for index, (row, policy) in enumerate(pending.raw):
-        row.body, row.body_form = policy.apply(row.body)
-        row.answer, row.answer_form = policy.apply(row.answer)
+    for index, row in enumerate(book.untreated):
+        row.body, row.body_form = book.policy.apply(row.body)
+        row.answer, row.answer_form = book.policy.apply(row.answer)
         if not index % TREATED_AT_ONCE:
             time.sleep(0)  # lets the interpreter's lock go
+    book.untreated = []
+
+
+def slices_of(books: Iterable[Book], gateway_id: str, at_s: float, span_s: float) -> list[TrafficSlice]:
+    """Return a slice of traffic for each version that had any."""
+    tallies: dict[str, list[tuple[Tally, Tally]]] = {}
+    for book in books:
+        if book.ref is not None:
+            tallies.setdefault(book.ref, []).append(book.tallies())
+    return [
+        TrafficSlice(
+            gateway=gateway_id,
+            ref=ref,
+            at_s=at_s,
+            span_s=span_s,
+            calls=merge(calls for calls, _ in pairs),
+            shadow=merge(shadow for _, shadow in pairs),
+        )
+        for ref, pairs in tallies.items()
+    ]
 
 
 def parts(rows: list[Row]) -> Iterator[list[Row]]:

@@ -20,6 +20,7 @@ from samovar_storage.requestlog.rows import CUT, HASH, MARKS, NONE, PRIORITIES, 
 BOOT_PHASES = ("claim", "fetch", "import", "load", "warmup")
 PAYLOAD_FORMS = ("none", "text", "base64", "hash")
 _FIELDS = Row.__struct_fields__
+_AT = _FIELDS.index("at_s")
 
 SCHEMA = pa.schema(
     [
@@ -57,28 +58,23 @@ SCHEMA = pa.schema(
 
 def tables_of(frames: Iterable[Frame]) -> dict[Partition, pa.Table]:
     """Return the rows of the frames as one table per function and hour, in the order they came."""
+    rows: dict[tuple[Partition, str], list[list[Any]]] = {}
+    for run, function, frame_rows in frames:
+        first, last = (partition_of(function, at_s) for at_s in _span_s(frame_rows))
+        if first == last:
+            rows.setdefault((first, run), []).extend(frame_rows)
+        else:
+            for row in frame_rows:
+                rows.setdefault((partition_of(function, row[_AT]), run), []).append(row)
     pieces: dict[Partition, list[pa.Table]] = {}
-    for run, function, hour_rows, partition in _by_hour(frames):
-        pieces.setdefault(partition, []).append(table_of(run, function, hour_rows))
+    for (partition, run), its_rows in rows.items():
+        pieces.setdefault(partition, []).append(table_of(run, partition.function, its_rows))
     return {partition: pa.concat_tables(tables) for partition, tables in pieces.items()}
 
 
-def _by_hour(frames: Iterable[Frame]) -> Iterable[tuple[str, str, list[list[Any]], Partition]]:
-    for run, function, rows in frames:
-        hours: dict[Partition, list[list[Any]]] = {}
-        first, last = (partition_of(function, row[1]) for row in (min(rows, key=_at_s), max(rows, key=_at_s)))
-        if first == last:
-            hours[first] = rows
-        else:
-            for row in rows:
-                hours.setdefault(partition_of(function, row[1]), []).append(row)
-        for partition, hour_rows in hours.items():
-            yield run, function, hour_rows, partition
-
-
-def _at_s(row: list[Any]) -> float:
-    at_s: float = row[1]
-    return at_s
+def _span_s(rows: Sequence[Sequence[Any]]) -> tuple[float, float]:
+    times_s = [row[_AT] for row in rows]
+    return min(times_s), max(times_s)
 
 
 def table_of(run: str, function: str, rows: Sequence[Sequence[Any]]) -> pa.Table:
@@ -97,9 +93,10 @@ def table_of(run: str, function: str, rows: Sequence[Sequence[Any]]) -> pa.Table
         "run_ms": pc.divide(pa.array(columns["run_us"], pa.float64()), 1e3),
     }
     boots = columns["boot_ms"]
+    is_cold = any(boots)
     for phase in BOOT_PHASES:
-        values = [boot.get(phase) if boot else None for boot in boots] if any(boots) else [None] * len(rows)
-        made[f"boot_{phase}_ms"] = pa.array(values, pa.float64())
+        values = pa.array([boot and boot.get(phase) for boot in boots], pa.float64()) if is_cold else None
+        made[f"boot_{phase}_ms"] = values if values is not None else pa.nulls(len(rows), pa.float64())
     for bit, mark in enumerate(MARKS):
         made[mark] = pc.not_equal(pc.bit_wise_and(marks, 1 << bit), 0)
     made |= _payload("payload", columns["body"], columns["body_form"])
