@@ -10,13 +10,17 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from samovar.errors import Cancelled, SamovarError
-from samovar.spec import Manifest
+from samovar.spec import Manifest, concurrency
 from samovar.wire import Result
 from samovar_dispatch.ask import Ask
 from samovar_dispatch.breaker import Breaker
+from samovar_dispatch.concurrency import is_adaptive
 from samovar_dispatch.fallbacks import recipe_of
-from samovar_dispatch.queue import CallQueue
+from samovar_dispatch.hedging import hedging_of
+from samovar_dispatch.pace import Boots, Pace
+from samovar_dispatch.queue import Backlog, CallQueue
 from samovar_dispatch.retry_budget import RETRY_FLOOR_PER_S, RETRY_SHARE, Budget
+from samovar_dispatch.shedding import Backup
 from samovar_dispatch.slots import Seat, SeatTable
 from samovar_dispatch.stats import VersionStats
 from samovar_storage.records import BootFailure
@@ -93,6 +97,16 @@ class Call:
         self.stream: ChunkStream | None = None
         self.done = self.delivered = self.started = self.cold = self.recalled = False
 
+    @property
+    def priority(self) -> int:
+        """The ask's."""
+        return self.ask.priority
+
+    @property
+    def num_bytes(self) -> int:
+        """What its body takes while it waits."""
+        return len(self.ask.body)
+
     def cancel(self) -> None:
         """Nobody wants the answer any more: the outcome is Cancelled; what runs is told to stop. Idempotent."""
         self.dispatcher.cancel(self)
@@ -103,19 +117,25 @@ class Version:
 
     suspects: calls to be retried alone, oldest first. isolated: the seat set aside for them. boot_failure: the last
     one, until an instance comes up. breaker: whether calls may go to it. retries: what a second run is paid from.
-    recipe: its wishes for cache and fallback, None for most. label: its number as edges print it. active: the demand
+    hedging: when a second copy of a call is sent, None = never. recipe: its wishes for cache and fallback, None for most. label: its number as edges print it. active: the demand
     writer watches it.
     """
 
     __slots__ = (
         "active",
+        "adapts",
+        "backup",
         "boot_failure",
+        "boots",
         "breaker",
+        "hedging",
         "isolated",
         "label",
+        "lanes_each",
         "manifest",
         "members",
         "notify_start",
+        "pace",
         "queue",
         "recipe",
         "ref",
@@ -127,24 +147,40 @@ class Version:
         "written_demand",
     )
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, backlog: Backlog | None = None) -> None:
         self.ref = manifest.ref
         self.label = str(manifest.version).encode()
         self.manifest = manifest
         self.notify_start = not manifest.retry_on_crash
-        self.queue: CallQueue[Call] = CallQueue(manifest.limits.max_queue)
+        self.queue: CallQueue[Call] = CallQueue(manifest.limits.max_queue, backlog)
         self.seats: SeatTable[InstanceConnection] = SeatTable()
         self.members: dict[str, InstanceConnection] = {}
         self.suspects: deque[Call] = deque()
         self.isolated: Seat[InstanceConnection] | None = None
         self.service_s = 0.0
+        self.pace, self.backup, self.boots = Pace(), Backup(), Boots()
+        self.lanes_each = 1.0 if manifest.batch is not None else float(concurrency(manifest))
+        self.adapts = is_adaptive(manifest)
         self.boot_failure: BootFailure | None = None
         self.breaker = Breaker(manifest.breaker, random.random)
+        self.hedging = hedging_of(manifest)
         self.retries = Budget(RETRY_SHARE, RETRY_FLOOR_PER_S)
         self.recipe = recipe_of(manifest)
         self.active = False
         self.written_demand = 0
         self.stats = VersionStats()
+
+    @property
+    def num_lanes(self) -> float:
+        """Calls, or batches, that can be worked on at a time; 0 while no instance is there."""
+        seats = self.seats
+        lanes = seats.num_open if self.manifest.batch is not None else seats.num_slots
+        return lanes or len(self.members) * self.lanes_each  # all closed for a moment
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether an adaptive limit holds slots back."""
+        return self.adapts and self.seats.num_slots < self.seats.num_open * self.lanes_each
 
     @property
     def num_queued(self) -> int:

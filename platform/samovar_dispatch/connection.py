@@ -17,6 +17,7 @@ from samovar import wire
 from samovar.errors import ProtocolError
 from samovar.lifecycle import State
 from samovar_dispatch.call import Call
+from samovar_dispatch.concurrency import GradientLimit
 from samovar_dispatch.slots import Seat
 from samovar_storage.records import InstanceRecord
 
@@ -41,7 +42,8 @@ class InstanceConnection(asyncio.Protocol):
     """Speaks with the instance of `record` once connected; tells `listener` what it says.
 
     in_flight: calls given to it whose id has not ended, by id, oldest first. opened: it welcomed us and may be given
-    calls; was_open: it once was. closed: resolves when the connection is gone, to the reason in words.
+    calls; was_open: it once was. closed: resolves when the connection is gone, to the reason in words. limit: how many
+    calls do it good, where its slots are a guess.
     """
 
     def __init__(self, record: InstanceRecord, listener: Listener, peer: str) -> None:
@@ -52,7 +54,9 @@ class InstanceConnection(asyncio.Protocol):
         self.num_busy = 0
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._peer = peer
+        self.limit: GradientLimit | None = None
         self._next_id = 0
+        self._crowded_id = 0  # of the last call that was sent while others were in flight
         self._reason = ""
         self._decoder = wire.caller_side()
         self._transport: asyncio.Transport | None = None
@@ -105,9 +109,15 @@ class InstanceConnection(asyncio.Protocol):
                 ask.traceparent,
             )
         )
+        if self.in_flight:
+            self._crowded_id = number
         call.id = number
         self.in_flight[number] = call
         self._transport.write(frame)  # type: ignore[union-attr]  # only an opened connection has a seat
+
+    def was_alone(self, call: Call) -> bool:
+        """Return whether no other call of ours was there from when `call` was sent until now."""
+        return self._crowded_id < call.id == self._next_id
 
     def send(self, message: wire.Cancel | wire.Credit) -> None:
         """Send a small message, unless the connection is gone."""
@@ -126,6 +136,6 @@ class InstanceConnection(asyncio.Protocol):
             raise ProtocolError(f"unexpected Welcome: {message.version}, {message.ref or 'blank'}, {message.state}")
         if self.record.boot_ms == {} and message.boot_ms:
             self.record = msgspec.structs.replace(self.record, boot_ms=message.boot_ms)
-        self.seat.slots = max(1, message.concurrency)
+        self.seat.slots = self.seat.limit = max(1, message.concurrency)
         self.opened = self.was_open = True
         self._listener.on_open(self)

@@ -27,18 +27,18 @@ from samovar_dispatch.call import Call, Outcome, Owner, Version
 from samovar_dispatch.connection import InstanceConnection
 from samovar_dispatch.deadlines import DeadlineWheel
 from samovar_dispatch.guard import Guard, boot_error
-from samovar_dispatch.queue import retry_after_s
 from samovar_dispatch.recall import Recall
 from samovar_dispatch.reception import Reception
 from samovar_dispatch.slots import Seat
-from samovar_storage.records import BootFailure
+from samovar_dispatch.waiting_room import WaitingRoom
+from samovar_storage.records import BootFailure, InstanceRecord
 
 
 class Dispatcher:
     """One per process. versions: live state by ref. late_replies: answers to ids nobody knows any more, dropped.
 
-    reception: hears what instances say. guard: keeps the versions' breakers. on_demand: called with a version whose
-    demand rose from nothing, or outgrew twice what was last written.
+    reception: hears what instances say. room: where calls wait. guard: keeps the versions' breakers. on_demand: called
+    with a version whose demand rose from nothing, or outgrew twice what was last written.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_demand: Callable[[Version], None]) -> None:
@@ -46,6 +46,7 @@ class Dispatcher:
         self.late_replies = 0
         self.guard = Guard(self)
         self.reception = Reception(self, loop)
+        self.room = WaitingRoom(self, on_demand)
         self._loop = loop
         self._on_demand = on_demand
         self._wheel: DeadlineWheel[Call] = DeadlineWheel()
@@ -60,14 +61,14 @@ class Dispatcher:
         """Return the live state of a version, made on first use."""
         version = self.versions.get(manifest.ref)
         if version is None:
-            version = self.versions[manifest.ref] = Version(manifest)
+            version = self.versions[manifest.ref] = Version(manifest, self.room.backlog)
         return version
 
     def submit(self, version: Version, ask: Ask, owner: Owner) -> Call:
         """Take a call in; `owner` is told its outcome, about at the ask's deadline at the latest.
 
         The owner is told from within the event loop, never from within `submit`.
-        Raises: QueueFull, BreakerOpen, or the version's boot error while it may not be tried again yet.
+        Raises: Shed, BreakerOpen, or the version's boot error while it may not be tried again yet.
         """
         self._seq = seq = self._seq + 1
         now_s = time.monotonic()
@@ -75,14 +76,16 @@ class Dispatcher:
         if version.breaker.state:
             call.probe = self.guard.admit(version, now_s)
         seat = None if version.queue else version.seats.take()
-        if seat is not None:
-            self._send(call, seat, now_s)
-        else:
-            try:
-                self._enqueue(call)
-            except SamovarError:
-                version.breaker.give_back(call.probe)
-                raise
+        try:
+            if seat is None:
+                self.room.admit(call, now_s)
+            elif call.deadline_s - now_s < version.pace.least_s and self.room.is_in_vain(call, seat, now_s):
+                raise self.room.in_vain(call)
+            else:
+                self._send(call, seat, now_s)
+        except SamovarError:
+            version.breaker.give_back(call.probe)
+            raise
         version.retries.called(now_s)
         version.stats.submitted += 1
         if self._wheel.add(call):
@@ -91,6 +94,28 @@ class Dispatcher:
             version.active = True
             self._on_demand(version)
         return call
+
+    def send_copy(self, call: Call, owner: Owner, may_send: Callable[[float], bool]) -> Call | None:
+        """Send a second copy of a running call to another instance that has a slot free now; None if that cannot be.
+
+        may_send: asked last, with monotonic seconds.
+        """
+        version, now_s = call.version, time.monotonic()
+        if call.seat is None or version.queue or version.suspects or version.breaker.state:
+            return None
+        seat = version.seats.take_beside(call.seat)
+        if seat is None:
+            return None
+        if not may_send(now_s):
+            version.seats.give_back(seat)
+            return None
+        self._seq += 1
+        copy = Call(self, version, call.ask, owner, self._seq, now_s)
+        self._send(copy, seat, now_s)
+        version.stats.submitted += 1
+        if self._wheel.add(copy):
+            self._arm()
+        return copy
 
     def cancel(self, call: Call) -> None:
         """Nobody wants the answer any more: the outcome is Cancelled; a running call is told to stop."""
@@ -112,16 +137,6 @@ class Dispatcher:
             self._idle = self._loop.create_future()
             await self._idle
 
-    def _enqueue(self, call: Call) -> None:
-        version = call.version
-        if not version.seats.num_slots and not version.members:
-            call.cold = True
-        version.queue.push(call, retry_after_s(version.num_queued, version.seats.num_slots, version.service_s))
-        if call.cold:
-            version.stats.cold_starts += 1
-        if version.active and version.num_queued > 2 * version.written_demand:
-            self._on_demand(version)
-
     def _send(self, call: Call, seat: Seat[InstanceConnection], now_s: float) -> None:
         call.seat = seat
         call.sent_s = now_s
@@ -135,8 +150,16 @@ class Dispatcher:
         if version.suspects:
             self._pump_suspects(version, now_s)
         queue, take = version.queue, version.seats.take
+        if queue:
+            self.room.look(version, now_s)
         while queue and (seat := take()) is not None:
-            self._send(queue.pop(), seat, now_s)
+            call = self.room.next(version, now_s)
+            if call is None:
+                version.seats.give_back(seat)
+                break
+            self._send(call, seat, now_s)
+        if not queue:
+            version.pace.emptied()
 
     def _pump_suspects(self, version: Version, now_s: float) -> None:
         seat = version.isolated
@@ -211,13 +234,25 @@ class Dispatcher:
 
     def _expire(self) -> None:
         for call in self._wheel.expire(time.monotonic()):
-            phase = "run" if call.seat is not None else "queue" if call.version.seats.num_slots else "boot"
+            phase = "run" if call.seat is not None else self.room.phase(call.version)
             waited_s = time.monotonic() - call.submitted_s
             error = DeadlineExceeded(f"the deadline passed after {waited_s:.2f} s, in phase {phase}", phase=phase)
             self.give_up(call, error, error.code)
         self._arm()
 
-    # ---- instances and versions that go --------------------------------------------------------------------------
+    # ---- instances and versions that come and go -----------------------------------------------------------------
+
+    def hear(self, record: InstanceRecord) -> None:
+        """The pool manager, or our connection to it, says how an instance is that does not serve us."""
+        version = self.versions.get(record.ref)
+        if version is not None and record.instance_id not in version.members:
+            version.boots.hear(record.instance_id, record.state, time.monotonic())
+
+    def forget(self, record: InstanceRecord) -> None:
+        """Nothing is known of this instance beyond what `hear` is told next."""
+        version = self.versions.get(record.ref)
+        if version is not None:
+            version.boots.forget(record.instance_id)
 
     def stop_sending(self, connection: InstanceConnection) -> None:
         """Give this instance no more calls; what it holds still ends there. Idempotent."""

@@ -43,6 +43,7 @@ class Membership:
             self.states.pop(record.instance_id, None)
         else:
             self.states[record.instance_id] = (record.ref, record.state)
+        self._dispatcher.hear(record)
         if record.state == State.READY and record.ref and record.address:
             self._records[record.instance_id] = record
             self._link(record)
@@ -83,6 +84,7 @@ class Membership:
         """Connect while the record says ready; again, ever more slowly, after a connection ended."""
         retry_s = FIRST_RETRY_S
         while (record := self._records.get(instance_id)) is not None:
+            self._dispatcher.hear(record)
             connection = InstanceConnection(record, self._dispatcher.reception, self._peer)
             try:
                 await self._connect(connection, record.address)
@@ -98,6 +100,7 @@ class Membership:
                 log.info("instance %s of %s: connection closed: %s", instance_id, record.ref, reason)
                 retry_s = FIRST_RETRY_S if connection.was_open else retry_s
             await asyncio.sleep(retry_s)
+            self._dispatcher.forget(record)
             retry_s = min(MAX_RETRY_S, retry_s * 2)
 
     async def _connect(self, connection: InstanceConnection, address: str) -> None:

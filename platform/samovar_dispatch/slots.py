@@ -25,34 +25,41 @@ O = TypeVar("O")  # noqa: E741  the owner of a seat
 
 
 class Seat(Generic[O]):
-    """One instance's place in the table. slots: its concurrency, >= 1. load: calls given to it that have not ended."""
+    """One instance's place in the table. slots: its concurrency, >= 1; limit: how many of them may be used now.
 
-    __slots__ = ("load", "open", "owner", "slots")
+    load: calls given to it that have not ended.
+    """
+
+    __slots__ = ("limit", "load", "open", "owner", "slots")
 
     def __init__(self, owner: O, slots: int) -> None:
         self.owner = owner
-        self.slots = slots
+        self.slots = self.limit = slots
         self.load = 0
         self.open = False
 
 
 class SeatTable(Generic[O]):
-    """The instances of one version that may be given calls. allowance: calls beyond its slots that each may hold."""
+    """The instances of one version that may be given calls. allowance: calls beyond its limit that each may hold.
 
-    __slots__ = ("_buckets", "_lowest", "_max_slots", "allowance", "num_slots")
+    num_open: seats that may be chosen; num_slots: the sum of their limits.
+    """
+
+    __slots__ = ("_buckets", "_lowest", "_max_slots", "allowance", "num_open", "num_slots")
 
     def __init__(self) -> None:
         self._buckets: list[dict[Seat[O], None]] = [{}]
         self._lowest = 0
         self._max_slots = 0
         self.allowance = 0
-        self.num_slots = 0
+        self.num_slots = self.num_open = 0
 
     def open(self, seat: Seat[O]) -> None:
         """From now on `seat` may be chosen. Idempotent."""
         if not seat.open:
             seat.open = True
-            self.num_slots += seat.slots
+            self.num_open += 1
+            self.num_slots += seat.limit
             self._max_slots = max(self._max_slots, seat.slots)
             self._place(seat)
 
@@ -60,7 +67,8 @@ class SeatTable(Generic[O]):
         """From now on `seat` is not chosen; calls it holds still end by `give_back`. Idempotent."""
         if seat.open:
             seat.open = False
-            self.num_slots -= seat.slots
+            self.num_open -= 1
+            self.num_slots -= seat.limit
             del self._buckets[seat.load][seat]
 
     def take(self) -> Seat[O] | None:
@@ -73,13 +81,30 @@ class SeatTable(Generic[O]):
         self._lowest = level
         while level < stop:
             for seat in reversed(buckets[level]):
-                if level < seat.slots + allowance:
+                if level < seat.limit + allowance:
                     del buckets[level][seat]
                     seat.load = level + 1
                     self._place(seat)
                     return seat
             level += 1
         return None
+
+    def take_beside(self, seat: Seat[O]) -> Seat[O] | None:
+        """Return another open seat than `seat` that has a slot free, its load raised by one; None if there is none."""
+        for bucket in self._buckets:
+            for other in bucket:
+                if other is not seat and other.load < other.limit:
+                    del bucket[other]
+                    other.load += 1
+                    self._place(other)
+                    return other
+        return None
+
+    def limit(self, seat: Seat[O], limit: int) -> None:
+        """From now on `seat` gets no more than `limit` calls at a time, 1..slots, beside the allowance."""
+        if seat.open:
+            self.num_slots += limit - seat.limit
+        seat.limit = limit
 
     def least_loaded(self) -> Seat[O] | None:
         """Return the open seat with the fewest calls, full or not, its load unchanged; None when none is open."""

@@ -1,0 +1,101 @@
+"""Whom to refuse so that others are served: pure decisions about one version's queue.
+
+    Outlook.check   refuses at once who cannot meet its deadline; the less important, the more room they must leave
+    Backup          notices a queue that stays late: then the newest go first, and whoever has waited too long is shed
+
+Sources: CoDel (Nichols and Jacobson, "Controlling Queue Delay", ACM Queue 2012) and its form for servers with adaptive
+LIFO (Maurer, "Fail at Scale", ACM Queue 2015). Ours differs in one point: a queue that gets shorter is a burst being
+worked off, and is left alone. This module does not know calls, connections or clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from samovar.errors import ConcurrencyLimited, LowPriority, Shed, WouldBeLate
+from samovar_dispatch.pace import Arrival, Pace, wait_s
+from samovar_dispatch.queue import retry_after_s
+
+WAIT_MARGIN = 1.15
+PATIENCE = (1.0, 1.0, 0.5, 0.25)  # by priority: the share of its time left that a newcomer may expect to need
+MIN_TARGET_S = 0.5
+TARGET_RUNS = 10
+INTERVAL_TARGETS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a version can do from now on. lanes: working now, 0 while none is ready. arrivals: soonest first.
+
+    next_s: until the next lane comes free, seconds. is_limited: an adaptive limit holds lanes back.
+    """
+
+    pace: Pace
+    lanes: float
+    arrivals: Sequence[Arrival] = ()
+    next_s: float = 0.0
+    is_limited: bool = False
+
+    def predicted_wait_s(self, num_ahead: int) -> float | None:
+        """Return how long a newcomer would wait for its slot behind `num_ahead` others; None if nothing is known."""
+        if not self.lanes and not self.arrivals:
+            return None
+        wait = wait_s(num_ahead * self.pace.lane_s, self.lanes, self.arrivals)
+        return wait + self.next_s if self.lanes else wait
+
+    def check(self, num_ahead: int, left_s: float, priority: int) -> None:
+        """Return if a newcomer with `left_s` to its deadline may join `num_ahead` others.
+
+        Raises: WouldBeLate; LowPriority if somebody more important could; ConcurrencyLimited if the limit is why.
+        """
+        predicted_s = self.predicted_wait_s(num_ahead)
+        if predicted_s is None:
+            return
+        needed_s = predicted_s * WAIT_MARGIN + self.pace.usual_s
+        if needed_s <= left_s * PATIENCE[priority]:
+            return
+        kind = self._kind(is_late=needed_s > left_s)
+        raise kind(
+            f"it would have to wait about {predicted_s:.2f} s and then run for {self.pace.held_s:.2f} s: "
+            f"too much for the {left_s:.2f} s it has",
+            retry_after_s=retry_after_s(needed_s - left_s * PATIENCE[priority]),
+            predicted_wait_s=round(predicted_s, 3),
+        )
+
+    def _kind(self, *, is_late: bool) -> type[Shed]:
+        if not is_late:
+            return LowPriority
+        return ConcurrencyLimited if self.is_limited else WouldBeLate
+
+
+class Backup:
+    """Whether one version's queue stays late. is_backed_up: it did, and has not recovered."""
+
+    __slots__ = ("_late_since_s", "_num_then", "is_backed_up")
+
+    def __init__(self) -> None:
+        self.is_backed_up = False
+        self._late_since_s: float | None = None
+        self._num_then = 0
+
+    def look(self, now_s: float, waited_s: float, num_waiting: int, target_s: float) -> bool:
+        """Return whether the queue is backed up at `now_s`.
+
+        Args:
+            waited_s: how long the first in line has waited, seconds, 0 when nobody waits.
+            num_waiting: in the queue, >= 0. target_s: the longest wait that is nothing to worry about, > 0.
+        """
+        if waited_s < (target_s / 2 if self.is_backed_up else target_s):
+            self.is_backed_up, self._late_since_s = False, None
+        elif self._late_since_s is None:
+            self._late_since_s, self._num_then = now_s, num_waiting
+        elif now_s - self._late_since_s >= INTERVAL_TARGETS * target_s:
+            self.is_backed_up = self.is_backed_up or num_waiting >= self._num_then
+            self._late_since_s, self._num_then = now_s, num_waiting
+        return self.is_backed_up
+
+
+def target_s(held_s: float) -> float:
+    """Return the longest wait, seconds, that is nothing to worry about where a call takes `held_s`."""
+    return max(MIN_TARGET_S, TARGET_RUNS * held_s)

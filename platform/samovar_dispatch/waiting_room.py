@@ -1,0 +1,141 @@
+"""Where calls wait for a slot: who may enter, who goes next, and who is told that it waits in vain.
+
+    admit   a newcomer that cannot meet its deadline, or finds no room, is refused at once; one that matters more than
+            somebody who waits takes their place
+    next    whoever can still end in time; the others are told now
+    look    a queue that stays late serves the newest first and sheds whoever has waited too long
+
+The shell around `queue.py`, `pace.py` and `shedding.py`. This module does not know sockets or HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from samovar.errors import DeadlineExceeded, LowPriority, QueueLate, Shed, WouldBeLate
+from samovar_dispatch.queue import Backlog, retry_after_s
+from samovar_dispatch.shedding import Outlook, target_s
+
+if TYPE_CHECKING:
+    from samovar_dispatch.call import Call, Version
+    from samovar_dispatch.connection import InstanceConnection
+    from samovar_dispatch.dispatcher import Dispatcher
+    from samovar_dispatch.slots import Seat
+
+MAX_MEMBERS_ASKED = 8  # of more instances one comes free so soon that the average tells it
+
+
+class WaitingRoom:
+    """One per dispatcher. backlog: what the bodies of all waiting calls take. on_demand: as the dispatcher's."""
+
+    def __init__(self, dispatcher: Dispatcher, on_demand: Callable[[Version], None]) -> None:
+        self.backlog = Backlog()
+        self._dispatcher = dispatcher
+        self._on_demand = on_demand
+
+    def admit(self, call: Call, now_s: float) -> None:
+        """Let a call wait. Raises: Shed, counted, if it may not."""
+        version = call.version
+        call.cold = not version.members
+        self.look(version, now_s)
+        try:
+            evicted = self._push(call, now_s)
+        except Shed as error:
+            version.stats.shed(error.code, call.priority)
+            if call.cold:
+                self._wake(version)  # else nobody who is in a hurry would ever bring it up
+            raise
+        if call.cold:
+            version.stats.cold_starts += 1
+        if version.active and version.num_queued > 2 * version.written_demand:
+            self._on_demand(version)
+        if evicted is not None:
+            self._shed(evicted, _made_room(evicted, call))
+
+    def is_in_vain(self, call: Call, seat: Seat[InstanceConnection], now_s: float) -> bool:
+        """Return whether a call cannot end in time even in this free seat; then the seat is given back."""
+        is_hopeless = call.version.pace.is_hopeless(call.deadline_s - now_s, now_s)
+        if is_hopeless:
+            call.version.seats.give_back(seat)
+        return is_hopeless
+
+    def in_vain(self, call: Call) -> Shed:
+        """Return the refusal of such a call, counted."""
+        call.version.stats.shed(WouldBeLate.code, call.priority)
+        detail = f"calls run for {call.version.pace.held_s:.3f} s, longer than this one has"
+        return WouldBeLate(detail, retry_after_s=1.0, predicted_wait_s=0.0)
+
+    def next(self, version: Version, now_s: float) -> Call | None:
+        """Return who is sent now, None if nobody who waits can still end in time."""
+        queue, pace = version.queue, version.pace
+        while queue:
+            call = queue.pop(newest=version.backup.is_backed_up)
+            left_s = call.deadline_s - now_s
+            if left_s > 0 and not pace.is_hopeless(left_s, now_s):
+                pace.departed(now_s, version.num_lanes)
+                return call
+            detail = f"{left_s:.3f} s are left after waiting in phase queue: too few for a call"
+            self._dispatcher.fail(call, DeadlineExceeded(detail, phase="queue"))
+        return None
+
+    def look(self, version: Version, now_s: float) -> None:
+        """Shed whoever has waited too long, if the queue has stayed late. Waiting for a boot is no lateness."""
+        oldest = version.queue.oldest() if version.members else None
+        waited_s = now_s - oldest.submitted_s if oldest is not None else 0.0
+        target = target_s(version.pace.held_s)
+        if version.backup.look(now_s, waited_s, len(version.queue), target):
+            for call in version.queue.take_older(now_s - target):
+                detail = f"calls have waited for more than {target:g} s for too long"
+                self._shed(call, QueueLate(detail, retry_after_s=retry_after_s(2 * target)))
+
+    @staticmethod
+    def phase(version: Version) -> str:
+        """Return what those who wait wait for: queue (a slot), connect (to an instance that is ready) or boot."""
+        if version.members:
+            return "queue"
+        return "connect" if version.boots.connecting else "boot"
+
+    def outlook(self, version: Version, now_s: float) -> Outlook:
+        """Return what a newcomer can expect of `version`."""
+        lanes = version.num_lanes
+        arrivals = version.boots.arrivals(now_s, version.lanes_each, 0.0 if lanes else version.lanes_each)
+        return Outlook(version.pace, lanes, arrivals, _next_s(version, now_s, lanes), version.is_limited)
+
+    def _push(self, call: Call, now_s: float) -> Call | None:
+        version, queue = call.version, call.version.queue
+        outlook = self.outlook(version, now_s)
+        newest_first = version.backup.is_backed_up
+        num_ahead = 0 if newest_first else queue.num_ahead(call.priority)
+        outlook.check(num_ahead, call.deadline_s - now_s, call.priority)
+        predicted_s = outlook.predicted_wait_s(len(queue)) or 0.0
+        return queue.push(call, retry_after_s(predicted_s), newest_first=newest_first)
+
+    def _wake(self, version: Version) -> None:
+        version.stats.submitted += 1
+        if not version.active:
+            version.active = True
+            self._on_demand(version)
+
+    def _shed(self, call: Call, error: Shed) -> None:
+        call.version.stats.shed(error.code, call.priority)
+        self._dispatcher.fail(call, error)
+
+
+def _made_room(evicted: Call, newcomer: Call) -> Shed:
+    if evicted.priority > newcomer.priority:
+        return LowPriority("the queue is full, and a more important call took its place", retry_after_s=1.0)
+    return QueueLate("the queue is full and stays late; the newest calls go first", retry_after_s=1.0)
+
+
+def _next_s(version: Version, now_s: float, lanes: float) -> float:
+    """Return when the next lane comes free, by how long what runs has been running."""
+    if not lanes:
+        return 0.0
+    pace = version.pace
+    average_s = pace.lane_s / lanes
+    if len(version.members) > MAX_MEMBERS_ASKED:
+        return average_s
+    oldest = (next(iter(member.in_flight.values())) for member in version.members.values() if member.in_flight)
+    left_s = min((pace.held_s - (now_s - call.sent_s) for call in oldest), default=0.0)
+    return left_s if left_s > 0 else average_s
