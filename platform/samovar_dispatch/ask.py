@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from samovar_dispatch.call import Call, Outcome
     from samovar_dispatch.functions import FunctionEntry
+    from samovar_dispatch.gcra import Rate
 
 HIGH, NORMAL, LOW, BACKGROUND = range(4)
 PRIORITIES = {b"high": HIGH, b"normal": NORMAL, b"low": LOW}
@@ -30,10 +31,11 @@ class Handle(Protocol):
 class Ask:
     """All `_s` times are monotonic seconds.
 
-    key_id: of the caller's API key. priority: HIGH, NORMAL, LOW or BACKGROUND, as the key allows. header: the request's
-    headers by lower-case name, as bytes. no_store: the caller forbids keeping its answer. deliver: called once with the
-    call that answered (None if no call did) and the outcome; must not raise. marks: a sum of the constants above.
-    more_headers: what the answer says beside its usual headers. handle: what is under way, once it began.
+    key_id: of the caller's API key; rate: that key's limit, None = none. priority: HIGH, NORMAL, LOW or BACKGROUND, as
+    the key allows. header: the request's headers by lower-case name, as bytes. no_store: the caller forbids keeping its
+    answer. deliver: called once with the call that answered (None if no call did) and the outcome; must not raise.
+    marks: a sum of the constants above. more_headers: what the answer says beside its usual headers. handle: what is
+    under way, once it began.
     """
 
     __slots__ = (
@@ -51,6 +53,7 @@ class Ask:
         "more_headers",
         "no_store",
         "priority",
+        "rate",
         "request_id",
         "traceparent",
     )
@@ -80,6 +83,7 @@ class Ask:
         self.content_type = content_type
         self.traceparent = traceparent
         self.accept_stream = accept_stream
+        self.rate: Rate | None = None
         self.body = b""
         self.deliver: Callable[[Call | None, Outcome], object] = _nobody
         self.marks = 0

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from samovar.errors import FunctionNotFound
+from samovar.spec import Route
 from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Version
 from samovar_dispatch.dispatcher import Dispatcher
+from samovar_dispatch.rate_limits import function_rates
 from samovar_dispatch.routing import Plan, choose, moved_share, place, plan_of, settled
 from samovar_storage.records import FunctionRecord
 
@@ -23,7 +25,8 @@ class FunctionEntry:
     """One function. only: its version while one gets every call, else None. versions: all that its route names.
 
     mirror, mirror_share: the version that gets copies of that share of calls. streams: a version of it may answer with
-    a stream. timeout_s: the default deadline, the longest of its versions.
+    a stream. rates: the limits of its version with the most traffic, None for none. timeout_s: the default deadline,
+    the longest of its versions.
     """
 
     __slots__ = (
@@ -34,6 +37,7 @@ class FunctionEntry:
         "mirror_share",
         "only",
         "plan",
+        "rates",
         "record",
         "streams",
         "timeout_s",
@@ -49,6 +53,7 @@ class FunctionEntry:
         self.mirror = versions.get(route.mirror.version) if route.mirror is not None else None
         self.mirror_share = route.mirror.percent / 100 if route.mirror is not None else 0.0
         self.streams = any(version.manifest.handler in STREAMING_HANDLERS for version in versions.values())
+        self.rates = function_rates(versions[_main(record.route, versions)].manifest.limits)
         self.timeout_s = max(version.manifest.limits.timeout_s for version in versions.values())
         self._sticks = bool(route.sticky)
         self._header = route.sticky.removeprefix(STICKY_HEADER).encode("latin-1") if ":" in route.sticky else b""
@@ -124,9 +129,10 @@ class FunctionTable:
         for name in self.entries.keys() - set(names):
             self.remove(name)
 
-    def near(self, name: str) -> list[str]:
-        """Return up to three known names that look like `name`, best first."""
-        return near_names(name, self.entries)
+
+def _main(route: Route, known: Iterable[int]) -> int:
+    """Return the known version with the largest share, the newest of equals."""
+    return max(known, key=lambda number: (route.shares.get(str(number), 0), number))
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:

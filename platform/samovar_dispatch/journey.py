@@ -1,9 +1,10 @@
 """The order of things between an edge and the dispatcher, for every invocation.
 
-    begin ─► version by route ─► submit ─► outcome ─► deliver to the edge
-                 │                 │           └────► note (request log, counters)
-                 └── refused ──────┴─► raised to the edge, and noted
+    begin ─► rate limits ─► version by route ─► submit ─► outcome ─► deliver to the edge
+                 │               │                │           └────► note (request log, counters)
+                 └── refused ────┴────────────────┴─► raised to the edge, and noted
 
+Asks of versions with a cache or a fallback take the longer way of `errand.py`.
 Every invocation whose function is known is noted exactly once, whatever became of it. This module does not know
 protocols; the edges (`samovar_gateway`) know nothing else of this room but `Ask` and `Journey`.
 """
@@ -12,41 +13,61 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from samovar.errors import SamovarError
 from samovar_dispatch.ask import Ask, Handle
 from samovar_dispatch.call import Call, Outcome, Owner, Version
 from samovar_dispatch.dispatcher import Dispatcher
+from samovar_dispatch.hedge import Hedge
+from samovar_dispatch.rate_limits import RateLimits
+
+if TYPE_CHECKING:
+    from samovar_dispatch.errand import Errands
 
 Note = Callable[[Ask, Call | None, Outcome, str], object]
 
 
 class Journey:
-    """One per process. notes: called with every ask when it ended: its last call if it had one, outcome and code."""
+    """One per process. notes: called with every ask when it ended: its last call if it had one, outcome and code.
+
+    errands: takes over the asks of versions that wish for a cache or a fallback; set once, before the first ask.
+    """
+
+    errands: Errands
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self.notes: list[Note] = []
+        self.rates = RateLimits()
         self._dispatcher = dispatcher
 
     def begin(self, ask: Ask, body: bytes) -> None:
-        """Take an invocation in; `ask.deliver` is called once, later, with its outcome.
+        """Take an invocation in; `ask.deliver` is called once, later or at once, with its outcome.
 
         Raises: SamovarError (already noted) when it is refused: then `ask.deliver` is not called.
         """
         ask.body = body
         entry = ask.entry
         try:
+            if ask.rate is not None or entry.rates is not None:
+                self.rates.take(ask.key_id, ask.rate, entry.record.name, entry.rates)
             version = entry.only or entry.choose(ask, random.random())  # noqa: S311  shares of traffic are no secret
-            ask.handle = self.attempt(version, ask, self)
+            if version.recipe is None:
+                ask.handle = self.attempt(version, ask, self)
+            else:
+                self.errands.begin(ask, version, version.recipe)
         except SamovarError as error:
             self.note(ask, None, error, error.code)
             raise
 
     def attempt(self, version: Version, ask: Ask, owner: Owner) -> Handle:
-        """Try one version for an ask; `owner` is told of the one call that stands for the attempt.
+        """Try one version for an ask; `owner` is told of the one call that stands for the attempt: the first to
+        answer, if the version has calls hedged.
 
         Raises: what `Dispatcher.submit` raises; then `owner` is told nothing.
         """
+        if version.hedging is not None:
+            return Hedge(self._dispatcher, version, version.hedging, ask, owner)
         return self._dispatcher.submit(version, ask, owner)
 
     def refuse(self, ask: Ask, error: SamovarError) -> SamovarError:

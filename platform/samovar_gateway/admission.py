@@ -53,10 +53,13 @@ class Admission:
             raise FunctionNotFound(f"there is no function named {name!r}")
         now_s = time.monotonic()
         ask = Ask(entry, principal.key_id, now_s, now_s + entry.timeout_s, header, self.request_id(header))
+        ask.rate = principal.rate
         try:
             self._consider(ask, method, header)
         except SamovarError as error:
             raise state.journey.refuse(ask, error) from None
+        if ask.priority < principal.max_priority:
+            ask.priority = principal.max_priority
         return ask
 
     def _consider(self, ask: Ask, method: str, header: dict[bytes, bytes]) -> None:

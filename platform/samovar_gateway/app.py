@@ -12,7 +12,8 @@ from litestar.enums import ScopeType
 from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from samovar.errors import MethodNotAllowed, NotFound, RequestError, SamovarError
+from samovar.errors import FunctionNotFound, MethodNotAllowed, NotFound, RequestError, SamovarError
+from samovar_dispatch.functions import near_names, unknown_function
 from samovar_gateway import metrics, problems
 from samovar_gateway.admin import Admin
 from samovar_gateway.admission import Admission
@@ -62,11 +63,24 @@ def create_router(state: GatewayState, admin: Admin) -> Litestar:
 
 def on_error(request: Request, error: SamovarError) -> Response[bytes]:  # type: ignore[type-arg]
     """Answer an error of ours with its problem document."""
+    if isinstance(error, FunctionNotFound):
+        error = _as_seen(request, error)
     request.app.state.gateway.problems[error.code] += 1
     request_id = request.headers.get("x-request-id") or token_hex(8)
     headers = {name.decode(): value.decode("latin-1") for name, value in problems.headers(error)}
     headers["x-request-id"] = request_id
     return Response(problems.encode(error, request_id), status_code=error.status, headers=headers)
+
+
+def _as_seen(request: Request, error: FunctionNotFound) -> FunctionNotFound:  # type: ignore[type-arg]
+    """Return the error as this caller may see it: a bound key never learns the names of functions it does not cover."""
+    state = request.app.state.gateway
+    header = request.headers.get("authorization")
+    principal = state.keys.authenticate(header.encode("latin-1") if header is not None else None)
+    name = request.path_params.get("name")
+    if principal.functions is None or name is None:
+        return error
+    return unknown_function(str(name), near_names(str(name), principal.functions & state.functions.entries.keys()))
 
 
 def on_http_error(request: Request, error: HTTPException) -> Response[bytes]:  # type: ignore[type-arg]

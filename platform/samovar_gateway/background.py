@@ -9,15 +9,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from redis.asyncio import Redis
-
 from samovar.errors import SamovarError
-from samovar_gateway.auth import KeyTable
-from samovar_storage import keys
-from samovar_storage.failures import translating
-from samovar_storage.records import ApiKeyRecord, loads
 from samovar_storage.registry import Registry
-from samovar_storage.subscribe import subscribe
 
 log = logging.getLogger(__name__)
 
@@ -35,18 +28,6 @@ async def keep_running(name: str, part: Callable[[], Awaitable[None]]) -> None:
         except Exception:
             log.exception("%s failed and is started again", name)
         await asyncio.sleep(RESTART_S)
-
-
-async def mirror_keys(redis: Redis, table: KeyTable) -> None:
-    """Keep the API keys as Redis has them. An index that is being rebuilt takes no key away."""
-    async for _ in subscribe(redis, keys.CHANNEL_API_KEYS):
-        with translating("the API keys"):
-            async with redis.pipeline(transaction=True) as pipe:
-                pipe.exists(keys.REGISTRY_BUILT)
-                pipe.hgetall(keys.API_KEYS)
-                is_built, rows = await pipe.execute()
-        if is_built or not table.loaded:
-            table.replace(loads(data, ApiKeyRecord) for data in rows.values())
 
 
 async def watch_registry(registry: Registry) -> None:

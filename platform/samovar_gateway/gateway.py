@@ -23,9 +23,10 @@ from samovar_gateway.admin import Admin
 from samovar_gateway.admission import Admission
 from samovar_gateway.app import create_app
 from samovar_gateway.auth import KeyTable
-from samovar_gateway.background import keep_running, mirror_keys, watch_registry
+from samovar_gateway.background import keep_running, watch_registry
 from samovar_gateway.departure import Departure
 from samovar_gateway.fastpath import InvokeProtocol
+from samovar_gateway.key_mirror import check_keys, follow_keys, tell_used
 from samovar_gateway.requests_log import Requests
 from samovar_gateway.server import Server, create_server, serve
 from samovar_gateway.settings import GatewaySettings
@@ -106,7 +107,10 @@ class Gateway:
         state = self.state
         named: dict[str, Callable[[], Awaitable[None]]] = {
             "mirror of functions and instances": self._mirror.run,
-            "mirror of API keys": partial(mirror_keys, state.redis, state.keys),
+            "API keys, heard": partial(follow_keys, state.redis, state.keys),
+            "API keys, checked": partial(check_keys, state.redis, state.keys),
+            "API keys, used": partial(tell_used, state.redis, state.keys),
+            "rate limits": partial(state.journey.rates.run, state.redis),
             "demand": partial(self._demand.run, state.redis, state.dispatcher),
             "breakers, told": self._breakers.tell,
             "breakers, heard": self._breakers.follow,

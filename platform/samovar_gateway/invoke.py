@@ -23,7 +23,7 @@ from samovar.errors import (
 from samovar.wire import Result
 from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Call, Outcome
-from samovar_dispatch.functions import unknown_function
+from samovar_dispatch.functions import near_names, unknown_function
 from samovar_dispatch.stream import ChunkStream
 from samovar_gateway.admission import CLOSE, Admission, answer_headers
 from samovar_gateway.body import BodyReader, discard
@@ -67,7 +67,7 @@ class InvokeRoute:
             elif isinstance(outcome, ChunkStream) and call is not None:
                 await self._stream(ask, call, outcome, receive, send)
         except FunctionNotFound:
-            await self._refuse(await _unknown(self._state, name), request_id, send)
+            await self._refuse(await _unknown(self._state, name, header), request_id, send)
         except SamovarError as error:
             await self._refuse(error, request_id, send, receive if error.status in UNREAD_STATUSES else None)
         except Cancelled:
@@ -130,6 +130,8 @@ async def _answer(ask: Ask, call: Call | None, result: Result, send: Send) -> No
     await send({"type": "http.response.body", "body": result.body, "more_body": False})
 
 
-async def _unknown(state: GatewayState, name: str) -> FunctionNotFound:
-    near = await asyncio.to_thread(state.functions.near, name)
+async def _unknown(state: GatewayState, name: str, header: dict[bytes, bytes]) -> FunctionNotFound:
+    """Return the error with near names, of the functions that the caller's key covers."""
+    principal = state.keys.authenticate(header.get(b"authorization"))
+    near = await asyncio.to_thread(near_names, name, [*filter(principal.sees, state.functions.entries)])
     return unknown_function(name, near)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from samovar.errors import SamovarError
+from samovar.errors import RateLimited, SamovarError
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -35,7 +35,7 @@ def document(error: SamovarError, request_id: str) -> dict[str, Any]:
 
 
 def headers(error: SamovarError) -> Headers:
-    """Return the headers an error's status asks for: Retry-After, WWW-Authenticate."""
+    """Return the headers an error's status asks for: Retry-After, WWW-Authenticate, RateLimit."""
     found: Headers = [PROBLEM_JSON]
     if error.retry_after_s is not None:
         found.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
@@ -43,7 +43,19 @@ def headers(error: SamovarError) -> Headers:
         found.append((b"retry-after", b"1"))
     if error.status == HTTPStatus.UNAUTHORIZED:
         found.append((b"www-authenticate", b'Bearer realm="samovar"'))
+    if isinstance(error, RateLimited) and "policy" in error.extra:
+        found += _rate_limit(error)
     return found
+
+
+def _rate_limit(error: RateLimited) -> Headers:
+    """Return the headers of draft-ietf-httpapi-ratelimit-headers: the limit that refused, and when to come again."""
+    limit, policy = error.extra["limit"], error.extra["policy"]
+    again_s = max(1, math.ceil(error.retry_after_s or 0))
+    return [
+        (b"ratelimit-policy", f'"{limit}";q={policy["burst"]};w={policy["window_s"]}'.encode()),
+        (b"ratelimit", f'"{limit}";r=0;t={again_s}'.encode()),
+    ]
 
 
 def encode(error: SamovarError, request_id: str) -> bytes:

@@ -22,7 +22,11 @@ class FunctionRecord(Struct, frozen=True, kw_only=True):
 
 
 class ApiKeyRecord(Struct, frozen=True, kw_only=True):
-    """An API key without its secret. scopes: admin, deploy, invoke. functions: names it is bound to, empty = all."""
+    """An API key without its secret. scopes: admin, deploy, invoke. functions: names it is bound to, empty = all.
+
+    rate: limit of its calls, such as "20/s", "" = none; burst: 0 = one second's worth. max_priority: high, normal, low.
+    expires_at_s: 0 = never. previous_sha256: of the secret before the last rotation, good until previous_until_s.
+    """
 
     key_id: str
     name: str
@@ -30,6 +34,13 @@ class ApiKeyRecord(Struct, frozen=True, kw_only=True):
     scopes: list[str]
     functions: list[str] = msgspec.field(default_factory=list)
     created_at_s: float = 0.0
+    rate: str = ""
+    burst: int = 0
+    max_priority: str = "high"
+    expires_at_s: float = 0.0
+    rotated_at_s: float = 0.0
+    previous_sha256: str = ""
+    previous_until_s: float = 0.0
 
 
 class InstanceRecord(Struct, frozen=True, kw_only=True):

@@ -240,8 +240,8 @@ def test_keys_and_what_they_may(admin: httpx.Client) -> None:
     problem(admin.post("/v1/functions/fn/scale", json={"max_instances": 2}, headers=invoker), 403, "forbidden")
     problem(admin.get("/v1/keys", headers=bound), 403, "forbidden")
     assert [entry["name"] for entry in admin.get("/v1/functions", headers=bound).json()] == ["fn"]
-    problem(admin.get("/v1/functions/other", headers=bound), 403, "forbidden")
-    problem(admin.delete("/v1/functions/other", headers=bound), 403, "forbidden")
+    problem(admin.get("/v1/functions/other", headers=bound), 404, "function_not_found")
+    problem(admin.delete("/v1/functions/other", headers=bound), 404, "function_not_found")
     body = manifest(admin)
     assert admin.post("/v1/functions/fn/versions", json=body, headers=bound).status_code == 201
     assert admin.post("/v1/uploads", json={"blobs": [body["code"]]}, headers=bound).status_code == 200

@@ -103,11 +103,15 @@ def test_keys_are_checked(gateway: Gateway) -> None:
     assert "Bearer" in ask({}).headers["www-authenticate"]
     problem(ask({}), 401, "unauthenticated")
     problem(ask({"authorization": "Bearer sv_0123456789ab_wrongwrongwrongwrongwrong"}), 401, "unauthenticated")
-    for scopes, functions in ((["deploy"], []), (["invoke"], ["other"])):
+    for scopes, functions, status, code in (
+        (["deploy"], [], 403, "forbidden"),
+        (["deploy"], ["locked"], 403, "forbidden"),
+        (["invoke"], ["other"], 404, "function_not_found"),
+    ):
         _, token = gateway.registry.keys.create("k", scopes, functions)
         header = {"authorization": f"Bearer {token}"}
         wait_until(partial(_is_known, ask, header))
-        problem(ask(header), 403, "forbidden")
+        problem(ask(header), status, code)
     record, token = gateway.registry.keys.create("k", ["invoke"], ["locked"])
     header = {"authorization": f"Bearer {token}", "samovar-timeout-ms": "50"}
     wait_until(lambda: ask(header).status_code == 504)

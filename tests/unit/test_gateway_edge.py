@@ -8,7 +8,7 @@ import json
 import pytest
 
 from samovar import errors
-from samovar.errors import Forbidden, Unauthenticated, Unavailable
+from samovar.errors import Forbidden, FunctionNotFound, SamovarError, Unauthenticated, Unavailable
 from samovar_dispatch.functions import near_names
 from samovar_gateway import problems
 from samovar_gateway.auth import KeyTable
@@ -61,24 +61,26 @@ def test_no_key_is_judged_before_keys_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scopes", "functions", "scope", "function", "allowed"),
+    ("scopes", "functions", "scope", "function", "refused"),
     [
-        (["invoke"], [], "invoke", "a", True),
-        (["admin"], [], "invoke", "a", True),
-        (["deploy"], [], "invoke", "a", False),
-        (["invoke"], ["a"], "invoke", "a", True),
-        (["invoke"], ["a"], "invoke", "b", False),
-        (["admin"], ["a"], "deploy", None, False),
+        (["invoke"], [], "invoke", "a", None),
+        (["admin"], [], "invoke", "a", None),
+        (["deploy"], [], "invoke", "a", Forbidden),
+        (["invoke"], ["a"], "invoke", "a", None),
+        (["invoke"], ["a"], "deploy", "a", Forbidden),
+        (["invoke"], ["a"], "invoke", "b", FunctionNotFound),
+        (["invoke"], ["a"], "deploy", "b", FunctionNotFound),
+        (["admin"], ["a"], "deploy", None, Forbidden),
     ],
 )
 def test_scopes_and_bound_functions(
-    scopes: list[str], functions: list[str], scope: str, function: str | None, allowed: bool
+    scopes: list[str], functions: list[str], scope: str, function: str | None, refused: type[SamovarError] | None
 ) -> None:
     principal = table(scopes=scopes, functions=functions).authenticate(f"Bearer sv_abc_{SECRET}".encode())
-    if allowed:
+    if refused is None:
         principal.require(scope, function)
     else:
-        with pytest.raises(Forbidden):
+        with pytest.raises(refused):
             principal.require(scope, function)
 
 

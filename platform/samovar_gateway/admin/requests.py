@@ -40,7 +40,7 @@ def authenticate(request: AnyRequest) -> Principal:
 def authorise(request: AnyRequest, scope: str, name: str | None = None) -> Principal:
     """Return who asks, if they have `scope` and, when `name` is given, their key covers that function.
 
-    Raises: Unauthenticated, Forbidden, Unavailable.
+    Raises: Unauthenticated, Forbidden, FunctionNotFound (it covers others), Unavailable.
     """
     principal = authenticate(request)
     if name is not None:
@@ -52,13 +52,12 @@ def authorise(request: AnyRequest, scope: str, name: str | None = None) -> Princ
 
 def may_see(principal: Principal, name: str) -> bool:
     """Return whether a key covers the function `name`, whatever its scopes."""
-    return principal.functions is None or name in principal.functions
+    return principal.sees(name)
 
 
 def require_sight(principal: Principal, name: str) -> None:
-    """Raise Forbidden unless the key covers the function `name`."""
-    if not may_see(principal, name):
-        raise Forbidden("this key is bound to other functions", functions=sorted(principal.functions or ()))
+    """Raise FunctionNotFound unless the key covers the function `name`."""
+    principal.require_sight(name)
 
 
 async def read_body(request: AnyRequest, type: type[T]) -> T:
