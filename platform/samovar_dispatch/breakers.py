@@ -80,7 +80,7 @@ class Breakers:
 
     async def reload(self) -> None:
         """What the others last said is known here, and they are told of ours that are open."""
-        while not self._functions.loaded:
+        while not self._functions.loaded:  # noqa: ASYNC110  (the table does not announce it)
             await asyncio.sleep(LOOK_S)
         refs = [*self._dispatcher.versions]
         for start in range(0, len(refs), READ_REFS):

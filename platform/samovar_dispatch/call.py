@@ -117,8 +117,8 @@ class Version:
 
     suspects: calls to be retried alone, oldest first. isolated: the seat set aside for them. boot_failure: the last
     one, until an instance comes up. breaker: whether calls may go to it. retries: what a second run is paid from.
-    hedging: when a second copy of a call is sent, None = never. recipe: its wishes for cache and fallback, None for most. label: its number as edges print it. active: the demand
-    writer watches it.
+    hedging: when a second copy of a call is sent, None = never. recipe: its wishes for cache and fallback, None for
+    most. label: its number as edges print it. active: the demand writer watches it.
     """
 
     __slots__ = (

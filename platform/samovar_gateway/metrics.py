@@ -122,6 +122,13 @@ def _breakers(versions: Iterable[Version]) -> Iterator[Metric]:
         for state, count in version.breaker.transitions.items():
             moves.add_metric([*_labels(version), state.label], count)
     yield moves
+    sent = CounterMetricFamily("samovar_hedges", "Second copies of slow calls", labels=LABELS)
+    won = CounterMetricFamily("samovar_hedges_won", "Copies that answered before the first call", labels=LABELS)
+    for version in versions:
+        if version.hedging is not None:
+            sent.add_metric(_labels(version), version.hedging.num_sent)
+            won.add_metric(_labels(version), version.hedging.num_won)
+    yield from (sent, won)
 
 
 def _gauge(name: str, text: str, values: Iterable[tuple[Version, int]]) -> Metric:
