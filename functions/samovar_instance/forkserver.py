@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from samovar import wire
 from samovar.errors import ProtocolError
-from samovar_instance import confine
+from samovar_instance.confine import Sandbox
 from samovar_instance.control import ControlServer, Peer
 from samovar_instance.parking import NUM_FDS, Parked, ParkedChild
 from samovar_instance.patience import Patience
@@ -32,7 +32,7 @@ MAX_UNTOLD_EXITS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """What a forked process starts with. `sandbox`: the confinement layers that are on."""
+    """What a forked process starts with."""
 
     instance_id: str
     token: str
@@ -42,18 +42,22 @@ class Child:
     device: str
     num_threads: int
     memory_bytes: int
-    sandbox: tuple[str, ...]
+    sandbox: Sandbox
 
 
 class ForkServer:
     """Serves Fork, Preload and Drain on a control server until told to end.
 
+    sandbox: the confinement of this process, which its children inherit and add to.
     is_zygote: children get none of this process's descriptors, and Preload is served.
     parked: a child kept ahead of demand, which the next Fork is handed to; None forks each on demand.
     """
 
-    def __init__(self, control: ControlServer, *, is_zygote: bool, parked: ParkedChild | None = None) -> None:
+    def __init__(
+        self, control: ControlServer, sandbox: Sandbox, *, is_zygote: bool, parked: ParkedChild | None = None
+    ) -> None:
         self._control = control
+        self._sandbox = sandbox
         self._is_zygote = is_zygote
         self._parked = parked
         self._patience = Patience()
@@ -135,8 +139,10 @@ class ForkServer:
 
     def _become_child(self, fork: wire.Fork, listen_fd: int, stdout_fd: int, stderr_fd: int) -> Child:
         os.setsid()
-        given = (listen_fd, stdout_fd, stderr_fd)
-        kept = given if self._is_zygote else None  # a template's children share what it has open
+        if self._is_zygote:
+            self._sandbox.at_fork((listen_fd, stdout_fd, stderr_fd), fork.uid)
+        else:  # a template's children share what it has open, and its uid
+            self._sandbox.at_template_fork()
         return Child(
             instance_id=fork.instance_id,
             token=fork.token,
@@ -146,7 +152,7 @@ class ForkServer:
             device=fork.device,
             num_threads=fork.num_threads,
             memory_bytes=fork.memory_bytes,
-            sandbox=tuple(confine.at_fork(kept)),
+            sandbox=self._sandbox,
         )
 
     def _end(self, signum: int, frame: object) -> None:

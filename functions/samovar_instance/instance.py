@@ -23,7 +23,8 @@ from samovar import wire
 from samovar.errors import ProtocolError
 from samovar.lifecycle import State
 from samovar.spec import Manifest, concurrency
-from samovar_instance import confine, devices, introspect, loader, logs, rehearsal, serving
+from samovar_instance import devices, introspect, loader, logs, rehearsal, serving
+from samovar_instance.confine import Needs
 from samovar_instance.control import ControlServer, Peer
 from samovar_instance.forkserver import Child, ForkServer
 from samovar_instance.loader import BootError, Loaded
@@ -89,7 +90,18 @@ def _specialise(
     manifest = _read_manifest(message)
     is_template = message.role == "template"
     memory_bytes = child.memory_bytes or int((manifest.resources.memory_gib or 0) * 1024**3)
-    sandbox = [*child.sandbox, *confine.at_specialise(message.scratch_dir, message.weights_dir, memory_bytes)]
+    if is_template:
+        rehearsal.keep_listener()
+    child.sandbox.at_specialise(
+        Needs(
+            folders=(message.code_dir, message.weights_dir, *message.layer_dirs),
+            scratch_dir=message.scratch_dir,
+            weights_dir=message.weights_dir,
+            memory_bytes=memory_bytes,
+            allow_subprocess=manifest.resources.allow_subprocess,
+            is_template=is_template,
+        )
+    )
     num_threads = 1 if is_template else message.num_threads
     devices.set_num_threads(num_threads)
     fds_before = introspect.open_fds()
@@ -113,14 +125,14 @@ def _specialise(
         num_os_threads=introspect.num_os_threads(),
         templatable=not why_not,
         memory_bytes=introspect.memory_bytes(),
-        sandbox=sandbox,
+        sandbox=child.sandbox.on,
     )
     if is_template and why_not:
         cause = RuntimeError(f"it cannot be a template: {why_not}")
         _report_boot_error(control, peer, manifest.ref, BootError("template", cause))
     if is_template:
-        _run_template(loaded, control, peer, ready, seed)
-    welcome = _welcome(child, manifest.ref, State.READY, concurrency(manifest), loaded.boot_ms, sandbox)
+        _run_template(child, loaded, control, peer, ready, seed)
+    welcome = _welcome(child, manifest.ref, State.READY, concurrency(manifest), loaded.boot_ms)
     handover = serving.Handover(
         child.listener, child.token, welcome, control.detach(), list(control.backlog), peer, ready
     )
@@ -141,28 +153,30 @@ def _report_boot_error(control: ControlServer, peer: Peer, ref: str, error: Boot
     os._exit(EXIT_FAILED)
 
 
-def _run_template(loaded: Loaded, control: ControlServer, peer: Peer, ready: wire.Ready, seed: int | None) -> NoReturn:
+def _run_template(
+    template: Child, loaded: Loaded, control: ControlServer, peer: Peer, ready: wire.Ready, seed: int | None
+) -> NoReturn:
     """Serve Fork from this loaded process; each child is a ready instance of the same version."""
     gc.collect()
     gc.freeze()
     control.send(peer, ready)
     limits = loaded.manifest.limits
     parked = ParkedChild(partial(rehearsal.rehearse_call, loaded), limits.timeout_s + limits.overrun_grace_s)
-    child = ForkServer(control, is_zygote=False, parked=parked).serve()
+    child = ForkServer(control, template.sandbox, is_zygote=False, parked=parked).serve()
     if child is None:
         logs.flush()
         os._exit(0)
-    _run_fork(child, loaded, seed, ready.sandbox)
+    _run_fork(child, loaded, seed)
 
 
-def _run_fork(child: Child, loaded: Loaded, seed: int | None, sandbox: list[str]) -> NoReturn:
+def _run_fork(child: Child, loaded: Loaded, seed: int | None) -> NoReturn:
     """Be a ready instance at once."""
     started_s = time.perf_counter()
     _settle(child)
     devices.reseed(seed)
     devices.set_num_threads(child.num_threads)
     boot_ms = {"load": (time.perf_counter() - started_s) * 1000}
-    welcome = _welcome(child, loaded.manifest.ref, State.READY, concurrency(loaded.manifest), boot_ms, sandbox)
+    welcome = _welcome(child, loaded.manifest.ref, State.READY, concurrency(loaded.manifest), boot_ms)
     serving.serve(loaded, serving.Handover(child.listener, child.token, welcome, []))
 
 
@@ -178,7 +192,6 @@ def _welcome(
     state: State,
     num_slots: int,
     boot_ms: dict[str, float] | None = None,
-    sandbox: list[str] | None = None,
 ) -> wire.Welcome:
     return wire.Welcome(
         version=wire.PROTOCOL_VERSION,
@@ -188,5 +201,5 @@ def _welcome(
         concurrency=num_slots,
         pid=os.getpid(),
         boot_ms=boot_ms or {},
-        sandbox=list(child.sandbox) if sandbox is None else sandbox,
+        sandbox=list(child.sandbox.on),
     )

@@ -54,7 +54,7 @@ def why_not_templatable(fds_before: dict[int, str], num_pool_threads: int) -> st
     for fd, target in open_fds().items():
         if fds_before.get(fd) != target and target.startswith(_FOREIGN):
             return f"load left {target} open"
-    with open(f"/proc/self/task/{os.getpid()}/children", "rb") as children:
+    with open("/proc/thread-self/children", "rb") as children:
         if children.read().strip():
             return "load left a child process running"
     torch = sys.modules.get("torch")

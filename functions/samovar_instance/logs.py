@@ -1,7 +1,7 @@
 """The user's output: what is written to stdout and to stderr lands in the instance's two log files, a line at a time.
 
-The files are opened by whoever asks for the fork, in append mode. Each is capped: above MAX_LOG_BYTES only its last
-KEPT_LOG_BYTES stay, checked once a second while the instance serves. This module does not know who reads them.
+The files are opened by whoever asks for the fork, to be read and appended to. Each is capped: above MAX_LOG_BYTES only
+its last KEPT_LOG_BYTES stay, checked once a second while the instance serves. This module does not know who reads them.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ def cap(fd: int, max_bytes: int = MAX_LOG_BYTES, kept_bytes: int = KEPT_LOG_BYTE
     size = os.fstat(fd).st_size
     if size <= max_bytes:
         return False
-    with open(f"/proc/self/fd/{fd}", "rb") as log:
-        log.seek(size - kept_bytes)
-        tail = log.read(kept_bytes).partition(b"\n")[2]
+    tail = os.pread(fd, kept_bytes, size - kept_bytes).partition(b"\n")[2]
     os.ftruncate(fd, 0)
     os.write(fd, b"[samovar] the log was larger than %d bytes; its beginning was dropped\n" % max_bytes + tail)
     return True

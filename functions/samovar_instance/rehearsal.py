@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 
 from samovar import function, wire
 from samovar.authoring import definition_of
 from samovar.lifecycle import State
 from samovar.spec import BlobRef, Manifest
 from samovar_instance import devices, loader, serving
+from samovar_instance.control import Peer
 from samovar_instance.invoker import Invoker
 from samovar_instance.loader import Loaded
 
 HEAP_BYTES = 14 * 1024 * 1024  # a vocabulary of 30,000 words takes 12 MB
 SERVING_TIMEOUT_S = 5.0
+_kept: list[socket.socket] = []
 
 
 def rehearse() -> None:
@@ -53,12 +56,9 @@ def _serve_a_call() -> None:
     )
     token = os.urandom(16).hex()
     welcome = wire.Welcome(wire.PROTOCOL_VERSION, "", "", State.READY, 1)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind("")  # the kernel names it; nothing is left in the file system
-    listener.listen(1)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+    listener, caller, peers = _kept_ends() if _kept else _fresh_ends()
+    with caller:
         caller.settimeout(SERVING_TIMEOUT_S)
-        caller.connect(listener.getsockname())
         hello = wire.Hello(wire.PROTOCOL_VERSION, token, "manager")
         invoke = wire.Invoke(1, b'{"text":"tea is ready"}', SERVING_TIMEOUT_S * 1000)
 
@@ -71,7 +71,34 @@ def _serve_a_call() -> None:
         signals, other = socket.socketpair()
         with signals, other:
             signals.setblocking(False)
-            serving.serve_until_drained(loaded, serving.Handover(listener, token, welcome), signals)
+            handover = serving.Handover(listener, token, welcome, peers)
+            serving.serve_until_drained(loaded, handover, signals)
+
+
+def keep_listener() -> None:
+    """Make, while this process may still make sockets, what the rehearsals of its forks need of them."""
+    _kept.append(_listen())
+
+
+def _listen() -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind("")  # the kernel names it; nothing is left in the file system
+    listener.listen(1)
+    return listener
+
+
+def _fresh_ends() -> tuple[socket.socket, socket.socket, list[Peer]]:
+    """Return a listener, a connection to it, and nobody who is accepted already."""
+    listener, caller = _listen(), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    caller.connect(listener.getsockname())
+    return listener, caller, []
+
+
+def _kept_ends() -> tuple[socket.socket, socket.socket, list[Peer]]:
+    """Return a listener that nobody can connect to from in here, and a connected pair in its stead."""
+    caller, callee = socket.socketpair()
+    callee.setblocking(False)
+    return _kept[0].dup(), caller, [Peer(callee, time.monotonic())]
 
 
 def _grow_heap() -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
+from pathlib import Path
 
 import uvloop
 
@@ -29,17 +31,19 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        settings = settings_reader.read(PoolSettings, {"config": arguments.config})
+        config = arguments.config or os.environ.get("SAMOVAR_CONFIG")
+        settings = settings_reader.read(PoolSettings, {"config": config})
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(settings))
+            runner.run(_serve(settings, [Path(config)] if config else []))
     except SamovarError as error:
         logger.error("%s", error.detail)
         return error.exit_code
     return 0
 
 
-async def _serve(settings: PoolSettings) -> None:
-    node = Node(settings)
+async def _serve(settings: PoolSettings, secret_files: list[Path]) -> None:
+    os.umask(0o022)  # the node cache is for instances to read; what is not is made with a mode of its own
+    node = Node(settings, secret_files)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.request_stop, True)

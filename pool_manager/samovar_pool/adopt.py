@@ -111,4 +111,5 @@ def _from_note(note: Note, catalogue: Catalogue) -> Instance | None:
         start_ticks=note.start_ticks,
         generation=note.generation,
         born_at_s=note.started_at_s,
+        uid=note.uid,
     )

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from samovar.errors import Conflict
@@ -17,6 +19,8 @@ from samovar_pool import topology
 from samovar_pool.adopt import adopt, adopt_zygotes
 from samovar_pool.backends.local import LocalBackend
 from samovar_pool.backends.rundir import RunDir
+from samovar_pool.backends.sandbox import Sandboxing
+from samovar_pool.backends.zygote import clean_environment
 from samovar_pool.deploys import Deploys
 from samovar_pool.devices import find_devices
 from samovar_pool.index import keep_index
@@ -30,7 +34,7 @@ from samovar_pool.preload import Learner, read_learned
 from samovar_pool.prepare import Preparer
 from samovar_pool.recorder import Recorder
 from samovar_pool.reporter import Reporter
-from samovar_pool.settings import PoolSettings, simulated_gpus
+from samovar_pool.settings import PoolSettings, memory_budget_bytes, simulated_gpus
 from samovar_pool.signals import Signals
 from samovar_pool.versions import Catalogue
 from samovar_storage import live
@@ -44,9 +48,12 @@ LAST_WRITES_S = 3.0
 
 
 class Node:
-    """All parts of the manager. `run` returns after `request_stop`; raises Conflict if another manager took over."""
+    """All parts of the manager. `run` returns after `request_stop`; raises Conflict if another manager took over.
 
-    def __init__(self, settings: PoolSettings) -> None:
+    secret_files: what else on this machine functions must not see.
+    """
+
+    def __init__(self, settings: PoolSettings, secret_files: Iterable[Path] = ()) -> None:
         name = settings.node or socket.gethostname()
         run = RunDir(settings.data_dir, settings.transport)
         self._lock = NodeLock(run.run)
@@ -59,6 +66,9 @@ class Node:
         cache_dir = settings.data_dir / "cache"
         cache = NodeCache(cache_dir, settings.cache_bytes, self._store)
         layers = Layers(settings.data_dir / "layers", settings.layer_timeout_s)
+        self._sandboxing = Sandboxing.of(
+            settings.sandbox, settings.data_dir, secret_files, memory_budget_bytes(settings)
+        )
         devices = find_devices(*simulated_gpus(settings))
         nodes = topology.read_topology()
         learned = settings.data_dir / "learned-modules.json"
@@ -68,10 +78,11 @@ class Node:
         self.manager = Manager(self.catalogue, knowledge, settings.tick_s, settings.templates)
         self.backend = LocalBackend(
             run,
-            Preparer(cache, layers),
+            Preparer(cache, layers, network_apart=settings.sandbox != "off"),
             self.manager,
             simulated=devices.simulated,
             preload=preload,
+            sandboxing=self._sandboxing,
             cpu_plan=partial(self._cpu_plan, nodes),
         )
         self.signals = Signals(self._redis, self.catalogue, settings.tick_s, self.manager.wake, self.manager.deployed)
@@ -113,7 +124,9 @@ class Node:
             self.request_stop(False)
 
     async def run(self) -> None:
-        """Lead, adopt, manage until told to stop, end in order."""
+        """Lead, adopt, manage until told to stop, end in order. Raises ConfigError if the sandbox has a gap that is not
+        allowed."""
+        await self._sandboxing.check(clean_environment(os.environ, []))
         starting = asyncio.get_running_loop().create_task(self._start())
         starting.add_done_callback(lambda _: self.manager.wake())
         self._stop.add_done_callback(lambda _: starting.cancel())

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from samovar.errors import SamovarError
 from samovar_pool.backends.base import BootError
+from samovar_pool.backends.sandbox import network_environment, packages_of
 from samovar_pool.layers import Layer, Layers
 from samovar_pool.model import BASE_ENVIRONMENT
 from samovar_pool.versions import Version
@@ -32,11 +33,15 @@ class Prepared:
 
 
 class Preparer:
-    """Files of versions on this node, over the node cache and the layers."""
+    """Files of versions on this node, over the node cache and the layers.
 
-    def __init__(self, cache: NodeCache, layers: Layers) -> None:
+    network_apart: whether instances that may use the network come from environments of their own.
+    """
+
+    def __init__(self, cache: NodeCache, layers: Layers, network_apart: bool = False) -> None:
         self._cache = cache
         self._layers = layers
+        self._network_apart = network_apart
         self._known_layers: dict[str, Layer] = {}
         self._fetching: dict[str, asyncio.Task[Prepared]] = {}
         self._pinning = ThreadPoolExecutor(1, thread_name_prefix="pin")
@@ -45,13 +50,14 @@ class Preparer:
 
     def environment(self, version: Version) -> str | None:
         """Return the environment the version's blanks must come from, None while its layer is not there yet."""
+        network = self._network_apart and version.manifest.resources.network
         if not version.manifest.requirements:
-            return BASE_ENVIRONMENT
+            return network_environment(BASE_ENVIRONMENT, network)
         layer = self._known_layers.get(version.ref) or self._layers.lookup(version.manifest.requirements)
         if layer is None:
             return None
         self._known_layers[version.ref] = layer
-        return layer.key if layer.conflicts else BASE_ENVIRONMENT
+        return network_environment(layer.key if layer.conflicts else BASE_ENVIRONMENT, network)
 
     async def install_layer(self, version: Version) -> BootError | None:
         """The version's layer is there afterwards, or the answer says why it is not."""
@@ -64,7 +70,8 @@ class Preparer:
 
     def layer_dirs_of_environment(self, environment: str) -> list[str]:
         """Return what a zygote of `environment` has in front of its path."""
-        return [layer.folder for layer in self._known_layers.values() if layer.key == environment][:1]
+        key = packages_of(environment)
+        return [layer.folder for layer in self._known_layers.values() if layer.key == key][:1]
 
     # ---- code and weights ------------------------------------------------------------------------------------------
 

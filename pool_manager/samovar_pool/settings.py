@@ -41,6 +41,10 @@ class PoolSettings(StoreSettings, frozen=True, kw_only=True):
     simulate_gpus: Annotated[
         str, Meta(description="Fake devices for laptops and tests, such as 4x80: four of 80 GiB; empty for real ones")
     ] = ""
+    sandbox: Annotated[
+        Literal["off", "best-effort", "required"],
+        Meta(description="Confinement of functions: off, every layer there is, or no start if one is missing"),
+    ] = "best-effort"
     layer_timeout_s: Annotated[
         float, Meta(gt=0, description="Longest an installation of pip requirements may take, seconds")
     ] = 900.0

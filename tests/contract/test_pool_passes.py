@@ -14,6 +14,7 @@ from samovar_pool import reconciler
 from samovar_pool.backends.instance import Instance
 from samovar_pool.backends.local import LocalBackend
 from samovar_pool.backends.rundir import RunDir
+from samovar_pool.backends.sandbox import Sandboxing, Uids
 from samovar_pool.knowledge import Knowledge
 from samovar_pool.layers import Layers
 from samovar_pool.manager import Manager
@@ -47,7 +48,13 @@ async def test_sleeping_functions_cost_a_pass_nothing(
     preparer = Preparer(NodeCache(tmp_path / "cache", 1 << 30, object_store), Layers(tmp_path / "layers", 1.0))
     anywhere = CpuPlan(())
     backend = LocalBackend(
-        RunDir(tmp_path, "unix"), preparer, manager, simulated=False, preload=[], cpu_plan=lambda *_: anywhere
+        RunDir(tmp_path, "unix"),
+        preparer,
+        manager,
+        simulated=False,
+        preload=[],
+        sandboxing=Sandboxing("off", Uids(range(0)), None),
+        cpu_plan=lambda *_: anywhere,
     )
     signals = Signals(aredis, catalogue, 1.0, lambda: None, lambda _: None)
     observer = Observer(settings, signals, catalogue, backend, knowledge, list, {})

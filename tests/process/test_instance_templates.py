@@ -67,7 +67,7 @@ def test_a_blank_runs_on_two_threads_although_the_zygote_was_warmed(zygote: Zygo
 def test_a_fork_of_a_warmed_template_runs_on_two_threads(zygote: Zygote, template: Instance) -> None:
     alone = product(zygote.start(FUNCTIONS / "linear"))
     for num_threads in (2, 1, 2):
-        fork = zygote.fork(parent=template.control(), num_threads=num_threads)
+        fork = zygote.fork(parent=template, num_threads=num_threads)
         welcome = fork.connect().welcome
         assert (welcome.state, welcome.ref, welcome.concurrency) == ("ready", "linear@1", 1)
         assert fork.connect().call({"rows": 1, "mode": "threads"}) == num_threads
@@ -75,7 +75,7 @@ def test_a_fork_of_a_warmed_template_runs_on_two_threads(zygote: Zygote, templat
 
 
 def test_forks_share_the_weights_and_are_apart_otherwise(zygote: Zygote, template: Instance) -> None:
-    forks = [zygote.fork(parent=template.control()) for _ in range(3)]
+    forks = [zygote.fork(parent=template) for _ in range(3)]
     for fork in forks:
         assert fork.connect().call({"rows": 1, "mode": "big"}) == 24_000_000
     for fork in forks:
@@ -83,21 +83,21 @@ def test_forks_share_the_weights_and_are_apart_otherwise(zygote: Zygote, templat
         assert memory.rss > 96_000_000 and memory.uss < 40_000_000, memory
     forks[0].control().send(wire.Drain(1))
     exited = template.control().expect(wire.Exited)
-    assert (exited.pid, exited.exit_code) == (forks[0].pid, 0)
+    assert (exited.pid, exited.exit_code) == (forks[0].inside_pid, 0)
     assert product(forks[1]) == product(forks[2])
 
 
 def test_forks_draw_random_numbers_as_a_fresh_load_would(zygote: Zygote, template: Instance) -> None:
     """`linear` seeds torch in its load: every instance starts from that seed, forked or not."""
     fresh = zygote.start(FUNCTIONS / "linear").connect().call({"rows": 1, "mode": "random"})
-    forked = zygote.fork(parent=template.control()).connect().call({"rows": 1, "mode": "random"})
+    forked = zygote.fork(parent=template).connect().call({"rows": 1, "mode": "random"})
     assert forked == fresh
 
 
 def test_a_fork_that_was_ahead_draws_them_too_although_it_has_rehearsed(zygote: Zygote, template: Instance) -> None:
     fresh = zygote.start(FUNCTIONS / "linear").connect().call({"rows": 1, "mode": "random"})
     parked = parked_child(template)
-    fork = zygote.fork(parent=template.control())
+    fork = zygote.fork(parent=template)
     assert fork.pid == parked.pid
     assert fork.connect().call({"rows": 1, "mode": "random"}) == fresh
 
@@ -108,7 +108,7 @@ def test_forks_of_an_unseeded_load_draw_numbers_of_their_own(zygote: Zygote) -> 
     drawn = []
     for _ in range(3):
         parked = parked_child(template)
-        fork = zygote.fork(parent=template.control())
+        fork = zygote.fork(parent=template)
         assert fork.pid == parked.pid
         drawn.append(fork.connect().call({"generator": "torch"}))
         drawn.append(fork.connect().call({"generator": "python"}))
@@ -119,7 +119,7 @@ def test_a_template_keeps_one_fork_ahead(zygote: Zygote, template: Instance) -> 
     for num_threads in (2, 1):
         parked = parked_child(template)
         assert parked.num_threads() == 1
-        fork = zygote.fork(parent=template.control(), num_threads=num_threads)
+        fork = zygote.fork(parent=template, num_threads=num_threads)
         assert fork.pid == parked.pid, "it was forked before it was asked for"
         welcome = fork.connect().welcome
         assert not is_parked(fork.pid)
@@ -139,7 +139,7 @@ def test_a_blank_that_has_rehearsed_may_become_a_template(zygote: Zygote) -> Non
     ready = blank.specialise(FUNCTIONS / "linear", role="template")
     assert isinstance(ready, wire.Ready) and ready.templatable, blank.log_text()
     parked_child(blank)
-    assert product(zygote.fork(parent=blank.control(), num_threads=2)) > 0
+    assert product(zygote.fork(parent=blank, num_threads=2)) > 0
 
 
 def test_what_a_rehearsal_prints_and_an_adopted_fork_prints_go_to_different_logs(zygote: Zygote) -> None:
@@ -147,14 +147,14 @@ def test_what_a_rehearsal_prints_and_an_adopted_fork_prints_go_to_different_logs
     assert isinstance(template.specialise(FUNCTIONS / "draws", role="template"), wire.Ready), template.log_text()
     parked_child(template)
     assert template.log_text().count("draws from torch") == 2, "the warm-up and the rehearsal"
-    fork = zygote.fork(parent=template.control())
+    fork = zygote.fork(parent=template)
     fork.connect().call({"generator": "python"})
     assert fork.log_text() == "draws from python\n"
 
 
 def test_a_burst_is_forked_on_demand(zygote: Zygote, template: Instance) -> None:
     parked = parked_child(template)
-    forks = [zygote.fork(parent=template.control(), num_threads=2) for _ in range(4)]
+    forks = [zygote.fork(parent=template, num_threads=2) for _ in range(4)]
     assert len({fork.pid for fork in forks}) == 4
     assert [fork.pid == parked.pid for fork in forks] == [True, False, False, False]
     answers = [product(fork) for fork in forks]
@@ -164,7 +164,7 @@ def test_a_burst_is_forked_on_demand(zygote: Zygote, template: Instance) -> None
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, "drain"])
 def test_a_parked_fork_ends_with_its_template(zygote: Zygote, template: Instance, end: signal.Signals | str) -> None:
-    fork = zygote.fork(parent=template.control())  # has a copy of nothing that would keep the parked one
+    fork = zygote.fork(parent=template)  # has a copy of nothing that would keep the parked one
     parked = parked_child(template)
     if isinstance(end, signal.Signals):
         os.kill(template.pid, end)
@@ -178,25 +178,26 @@ def test_a_parked_fork_that_was_killed_is_never_heard_of(zygote: Zygote, templat
     parked = parked_child(template)
     parked.kill()
     wait_until(lambda: not parked.is_running(), WATCHDOG_S)  # reaped by the template
-    fork = zygote.fork(parent=template.control())
+    fork = zygote.fork(parent=template)
     assert fork.pid != parked.pid
     assert product(fork) > 0
     fork.control().send(wire.Drain(1))
     exited = template.control().expect(wire.Exited)
-    assert (exited.pid, exited.exit_code) == (fork.pid, 0)
+    assert (exited.pid, exited.exit_code) == (fork.inside_pid, 0)
     assert parked_child(template)
 
 
 def test_the_end_of_a_fork_that_was_ahead_is_told(zygote: Zygote, template: Instance) -> None:
     parked = parked_child(template)
-    fork = zygote.fork(parent=template.control())
+    fork = zygote.fork(parent=template)
+    assert fork.pid == parked.pid
     fork.kill()
     exited = template.control().expect(wire.Exited)
-    assert (exited.pid, exited.exit_code) == (parked.pid, -signal.SIGKILL)
+    assert (exited.pid, exited.exit_code) == (fork.inside_pid, -signal.SIGKILL)
 
 
 def test_forks_outlive_their_template(zygote: Zygote, template: Instance) -> None:
-    fork = zygote.fork(parent=template.control())
+    fork = zygote.fork(parent=template)
     caller = fork.connect()
     template.control().send(wire.Drain(1))
     assert zygote.exit_code(template) == 0

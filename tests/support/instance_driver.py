@@ -28,6 +28,7 @@ import psutil
 from samovar import wire
 from samovar.authoring import definition_of, is_function
 from samovar.spec import BlobRef, Manifest
+from samovar_pool.backends import procfs
 
 FUNCTIONS = Path(__file__).parents[1] / "functions"
 TOKEN = "let me in"
@@ -120,6 +121,7 @@ class Instance:
         self.manager = manager
         self.callers: list[Caller] = []
         self.ready: wire.Ready | None = None
+        self.inside_pid = pid  # as its parent knows it
         self.process = psutil.Process(pid)
 
     def connect(self, token: str = TOKEN, role: Literal["gateway", "manager"] = "gateway") -> Caller:
@@ -207,18 +209,20 @@ class Zygote:
                 caller.close()
         self.instances.clear()
 
-    def fork(self, *, tcp: bool = False, parent: Caller | None = None, **options: Any) -> Instance:
-        """Fork a blank (or, from a template's connection, a ready instance)."""
+    def fork(self, *, tcp: bool = False, parent: Instance | None = None, **options: Any) -> Instance:
+        """Fork a blank (or, from a template, a ready instance)."""
         name = f"i{next(_numbers)}"
         listener, address = listen(self.folder / f"{name}.sock", tcp)
         log = self.folder / f"{name}.log"
-        log_fd = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-        control = parent or self.control
+        log_fd = os.open(log, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
+        control = parent.control() if parent is not None else self.control
         control.send(wire.Fork(name, TOKEN, **options), fds=[listener.fileno(), log_fd, log_fd])
         forked = control.expect(wire.Forked)
         listener.close()
         os.close(log_fd)
-        instance = Instance(forked.pid, address, log)
+        pid = forked.pid if parent is None else procfs.pid_of_child(parent.pid, forked.pid)
+        instance = Instance(pid, address, log)
+        instance.inside_pid = forked.pid
         self.instances.append(instance)
         return instance
 

@@ -17,7 +17,7 @@ from samovar_instance.loader import blame
 
 def test_a_log_that_grew_too_large_keeps_its_end(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND)
     try:
         for number in range(1000):
             os.write(fd, b"line %d\n" % number)

@@ -18,11 +18,17 @@ from samovar_storage.records import InstanceRecord
 
 IDLE_SETTLES_S = 1.0  # shorter turns between idle and busy are not published
 IDLE_MAY_LAG_S = 30.0
+CONNECTION_CLOSED = "its connection closed"
+OUT_OF_MEMORY = "the instance was killed because it used more memory than it may (Resources.memory_gib)"
 
 
 @dataclass(slots=True, eq=False)
 class Instance:
-    """Mutable, owned by the backend. Times ending in `_at_s` are monotonic, `born_at_s` is unix time."""
+    """Mutable, owned by the backend. Times ending in `_at_s` are monotonic, `born_at_s` is unix time.
+
+    uid: 0 = this process's own. parent_id: the template it was forked from. sandbox: layers as the process reported
+    them; groups: those that cgroups add.
+    """
 
     instance_id: str
     token: str
@@ -35,6 +41,7 @@ class Instance:
     version: Version | None = None
     pid: int = 0
     start_ticks: int = 0
+    uid: int = 0
     generation: int = 0
     cpu_node: int = -1
     from_template: bool = False
@@ -59,7 +66,10 @@ class Instance:
     device_peak_bytes: int = 0
     boot_ms: dict[str, float] = field(default_factory=dict)
     sandbox: list[str] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+    parent_id: str = ""
     exit_code: int | None = None
+    was_out_of_memory: bool = False
     heard: asyncio.Event = field(default_factory=asyncio.Event)
     explained: asyncio.Event = field(default_factory=asyncio.Event)
     kill_reason: str = ""
@@ -134,7 +144,7 @@ class Instance:
             ready_at_s=time.time() - (time.monotonic() - self.ready_at_s) if self.ready_at_s is not None else 0.0,
             boot_ms=self.boot_ms,
             memory_bytes=self.memory_bytes,
-            sandbox=self.sandbox,
+            sandbox=[*self.sandbox, *self.groups],
             simulated=simulated and self.devices != (CPU,),
             idle_since_s=time.time() - (time.monotonic() - self.idle_since_s) if self.idle_since_s is not None else 0.0,
         )
@@ -153,9 +163,25 @@ class Instance:
             devices=self.devices,
             generation=self.generation,
             started_at_s=self.born_at_s,
+            uid=self.uid,
         )
 
     def kill(self, reason: str) -> None:
         """End the process at once; its end is seen by the connection that closes."""
         self.kill_reason = self.kill_reason or reason
         procfs.kill(self.pid, self.start_ticks)
+
+
+def describe_end(instance: Instance) -> str:
+    """Return one sentence on how a loading process ended."""
+    if instance.kill_reason and instance.kill_reason != CONNECTION_CLOSED:
+        return f"the instance was stopped while loading: {instance.kill_reason}"
+    if instance.was_out_of_memory:
+        return f"{OUT_OF_MEMORY}, while loading"
+    code = instance.exit_code
+    if code is None:
+        return "the instance ended while loading"
+    if code < 0:
+        hint = " (out of memory?)" if code == -9 else ""
+        return f"the instance was killed by signal {-code} while loading{hint}"
+    return f"the instance ended with exit code {code} while loading"

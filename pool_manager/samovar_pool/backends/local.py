@@ -24,8 +24,10 @@ from samovar_pool import watchdog
 from samovar_pool.backends import procfs
 from samovar_pool.backends.base import BootError, Listener
 from samovar_pool.backends.control import connect
-from samovar_pool.backends.instance import Instance
+from samovar_pool.backends.groups import Groups
+from samovar_pool.backends.instance import CONNECTION_CLOSED, OUT_OF_MEMORY, Instance, describe_end
 from samovar_pool.backends.rundir import RunDir
+from samovar_pool.backends.sandbox import Sandboxing
 from samovar_pool.backends.zygotes import Zygotes
 from samovar_pool.logs import tails
 from samovar_pool.model import BASE_ENVIRONMENT, CPU, InstanceView, Role
@@ -47,6 +49,7 @@ class LocalBackend:
     """All processes of this node. Orders return at once; what came of them is told to the listener.
 
     simulated: devices are fake, so processes run on the CPU whatever device they are placed on.
+    sandboxing: how they are confined.
     cpu_plan: the cores for an instance, from its device, how many it wants, and the load of each node: topology.plan.
     """
 
@@ -58,6 +61,7 @@ class LocalBackend:
         *,
         simulated: bool,
         preload: list[str],
+        sandboxing: Sandboxing,
         cpu_plan: Callable[[str, int, dict[int, int]], CpuPlan],
     ) -> None:
         self.instances: dict[str, Instance] = {}
@@ -67,16 +71,19 @@ class LocalBackend:
         self.stopping = False
         self._listener = listener
         self._cpu_plan = cpu_plan
+        self._uids = sandboxing.uids
+        self._groups = Groups(sandboxing, self.instances, listener.instance_changed)
         self.zygotes = Zygotes(
             run,
             preload,
             preparer.layer_dirs_of_environment,
+            sandboxing.options,
             spawn=self.spawn,
             on_exited=self.exited,
             on_changed=listener.backend_changed,
         )
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._by_pid: dict[int, Instance] = {}
+        self._by_pid: dict[tuple[str, int], Instance] = {}  # parent, pid as the parent knows it
         self._ticked_at_s = time.monotonic()
 
     # ---- what is ---------------------------------------------------------------------------------------------------
@@ -90,7 +97,8 @@ class LocalBackend:
     def adopt_instance(self, instance: Instance) -> None:
         """Own a process that an earlier manager had forked; it is not connected yet."""
         self.instances[instance.instance_id] = instance
-        self._by_pid[instance.pid] = instance
+        self._by_pid["", instance.pid] = instance
+        self.spawn(self._groups.admit(instance))
         if instance.version is not None:
             self.preparer.pin(instance.version, instance.instance_id)
 
@@ -99,6 +107,7 @@ class LocalBackend:
         zygote = self.zygotes.get(environment)
         if zygote is not None:
             instance = self._new_instance(environment, (device,))
+            instance.uid = self._uids.take({i.uid for i in self.instances.values()})
             instance.generation = zygote.generation
             self._fork(instance, zygote.fork)
 
@@ -109,6 +118,7 @@ class LocalBackend:
             return
         instance = self._new_instance(template.environment, (CPU,))
         instance.ref, instance.version, instance.from_template = version.ref, version, True
+        instance.uid, instance.parent_id = template.uid, template_id
         instance.boot_ms = {"claim": claim_ms, "fetch": 0.0, "import": 0.0, "load": 0.0, "warmup": 0.0}
         self.preparer.pin(version, instance.instance_id)
         self._fork(instance, partial(self._ask_template, template))
@@ -129,10 +139,11 @@ class LocalBackend:
     def _fork(self, instance: Instance, ask: ForkCall) -> None:
         sock, instance.address = self.run.listen(instance.instance_id)
         log_fds = self.run.open_logs(instance.instance_id)
+        self.run.make_scratch(instance.instance_id, instance.uid)
         version = instance.version
         threads = num_threads(version) if version else 1
         device = self._real_devices(instance.devices)
-        fork = wire.Fork(instance.instance_id, instance.token, device=device, num_threads=threads)
+        fork = wire.Fork(instance.instance_id, instance.token, device=device, num_threads=threads, uid=instance.uid)
         try:
             ask(fork, [sock.fileno(), *log_fds], partial(self.forked, instance))
         except OSError as error:
@@ -210,6 +221,7 @@ class LocalBackend:
         instance.state_at_s = instance.heard_at_s = time.monotonic()
         self.preparer.pin(version, instance.instance_id)
         self.run.write_note(instance.note())
+        self.spawn(self._groups.specialised(instance))
 
     def drain(self, instance_id: str, if_idle: bool) -> None:
         """Ask an instance to finish and leave; with `if_idle` only if it has no work in flight when asked.
@@ -247,12 +259,17 @@ class LocalBackend:
 
     def forked(self, instance: Instance, forked: wire.Forked) -> None:
         """Take note of the pid of a child."""
-        instance.pid, instance.start_ticks = forked.pid, procfs.start_ticks(forked.pid)
-        self._by_pid[forked.pid] = instance
+        self._by_pid[instance.parent_id, forked.pid] = instance
+        parent = self.instances.get(instance.parent_id)
+        pid = forked.pid if parent is None else procfs.pid_of_child(parent.pid, forked.pid)
+        instance.pid, instance.start_ticks = pid, procfs.start_ticks(pid)
+        self.spawn(self._groups.admit(instance))
         if instance.kill_reason:
             instance.kill(instance.kill_reason)  # it was ordered before the pid was known
         self._pin(instance, num_threads(instance.version) if instance.version else 1)
         self.run.write_note(instance.note())
+        if instance.state is State.READY:
+            self._listener.instance_changed(instance)  # it was published without its pid
 
     def _pin(self, instance: Instance, num_cpus: int) -> None:
         """Have the process run on the cores of one node, where there are several: the least loaded that is enough."""
@@ -263,9 +280,9 @@ class LocalBackend:
                 os.sched_setaffinity(instance.pid, plan.cpus or os.sched_getaffinity(0))
             instance.cpu_node = plan.node
 
-    def exited(self, exited: wire.Exited) -> None:
-        """Take note of how a child ended."""
-        instance = self._by_pid.pop(exited.pid, None)
+    def exited(self, exited: wire.Exited, parent_id: str = "") -> None:
+        """Take note of how a child ended. parent_id: the template that says so, "" for a zygote."""
+        instance = self._by_pid.pop((parent_id, exited.pid), None)
         if instance is not None:
             instance.exit_code = exited.exit_code
             instance.explained.set()
@@ -284,10 +301,10 @@ class LocalBackend:
                 self._reported(instance, message)
             case wire.Forked():
                 child = self.instances.get(message.instance_id)
-                if child is not None:
+                if child is not None and child.parent_id == instance.instance_id:
                     self.forked(child, message)
             case wire.Exited():
-                self.exited(message)
+                self.exited(message, instance.instance_id)
             case wire.Goodbye():
                 self._said_goodbye(instance, message)
             case _:
@@ -295,8 +312,6 @@ class LocalBackend:
 
     def _welcomed(self, instance: Instance, welcome: wire.Welcome) -> None:
         instance.sandbox = list(welcome.sandbox)
-        if not instance.pid and welcome.pid:
-            self.forked(instance, wire.Forked(instance.instance_id, welcome.pid, 0.0))
         # a template greets like the blank it was; it greets a new manager only once it has loaded
         is_loaded = welcome.state == State.READY or instance.role == "template"
         if is_loaded and instance.ref and instance.state in (State.STARTING, State.LOADING):
@@ -358,10 +373,13 @@ class LocalBackend:
             return
         was = instance.state
         instance.move(Event.EXIT)
-        instance.kill("its connection closed")
+        if self._groups.was_out_of_memory(instance):
+            self.run.add_to_log(instance.instance_id, f"[samovar] {OUT_OF_MEMORY}")
+        instance.kill(CONNECTION_CLOSED)
         self.run.forget(instance.instance_id)
         self.preparer.unpin(instance.instance_id)
         self._listener.instance_gone(instance, was)
+        self.spawn(self._groups.remove(instance))
         if was is State.LOADING and instance.failed is None and not self.stopping:
             self.spawn(self._explain_end(instance))
 
@@ -445,6 +463,7 @@ class LocalBackend:
             await asyncio.sleep(0.02)
         self.zygotes.stop()
         await self._cancel_tasks()
+        await self._groups.close()
 
     async def leave(self) -> None:
         """Close every connection and leave all processes running, for the next manager to adopt."""
@@ -462,16 +481,3 @@ class LocalBackend:
 def num_threads(version: Version) -> int:
     """Return the torch threads of an instance: its CPUs, whole, at least one."""
     return max(1, int(version.manifest.resources.cpus))
-
-
-def describe_end(instance: Instance) -> str:
-    """Return one sentence on how a loading process ended."""
-    if instance.kill_reason and instance.kill_reason != "its connection closed":
-        return f"the instance was stopped while loading: {instance.kill_reason}"
-    code = instance.exit_code
-    if code is None:
-        return "the instance ended while loading"
-    if code < 0:
-        hint = " (out of memory?)" if code == -9 else ""
-        return f"the instance was killed by signal {-code} while loading{hint}"
-    return f"the instance ended with exit code {code} while loading"

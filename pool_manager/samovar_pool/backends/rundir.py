@@ -6,6 +6,7 @@ This module does not know what the processes do.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -35,6 +36,7 @@ class Note(Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ("cpu",)
     generation: int = 0
     started_at_s: float = 0.0
+    uid: int = 0
 
 
 class RunDir:
@@ -51,6 +53,7 @@ class RunDir:
             )
         for folder in (self.run, self.instances, self.logs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.instances.chmod(0o711)  # an instance with a uid of its own must get to its scratch folder
 
     def listen(self, instance_id: str) -> tuple[socket.socket, str]:
         """Return a bound, listening socket for an instance and its address."""
@@ -69,10 +72,16 @@ class RunDir:
         return sock, address
 
     def open_logs(self, instance_id: str) -> list[int]:
-        """Return descriptors that append to the instance's logs, stdout's and stderr's; their folder now exists."""
-        (self.instances / instance_id).mkdir(mode=0o700, exist_ok=True)
-        flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC
+        """Return descriptors of the instance's logs, stdout's and stderr's, to append to and to read its own; their
+        folder now exists."""
+        (self.instances / instance_id).mkdir(mode=0o711, exist_ok=True)
+        flags = os.O_CREAT | os.O_APPEND | os.O_RDWR | os.O_CLOEXEC
         return [os.open(path, flags, 0o600) for path in self.log_paths(instance_id).values()]
+
+    def add_to_log(self, instance_id: str, line: str) -> None:
+        """Write a line of ours into what the instance printed, for whoever looks why it ended."""
+        with contextlib.suppress(OSError), open(self.log_paths(instance_id)["stderr"], "a") as log:
+            log.write(line + "\n")
 
     def socket_path(self, name: str) -> Path:
         """Return where a process listens when the transport is unix."""
@@ -85,6 +94,13 @@ class RunDir:
     def scratch_dir(self, instance_id: str) -> Path:
         """Return the folder an instance may write to."""
         return self.instances / instance_id / "scratch"
+
+    def make_scratch(self, instance_id: str, uid: int) -> None:
+        """The folder an instance may write to exists afterwards and is `uid`'s, or this process's with 0."""
+        folder = self.scratch_dir(instance_id)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if uid:
+            os.chown(folder, uid, uid)
 
     def write_note(self, note: Note) -> None:
         """Store the note of a process, whole or not at all."""

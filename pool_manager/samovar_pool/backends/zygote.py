@@ -74,11 +74,14 @@ class Zygote:
         """The name its socket and note carry."""
         return f"zygote-{self.name}" if self.name else "zygote"
 
-    async def start(self, preload: list[str], layer_dirs: list[str]) -> None:
-        """Start the process and wait until it can fork. Raises OSError or TimeoutError if it does not come up."""
+    async def start(self, preload: list[str], layer_dirs: list[str], options: list[str]) -> None:
+        """Start the process and wait until it can fork. Raises OSError or TimeoutError if it does not come up.
+
+        options: what describes its sandbox on the command line.
+        """
         path = self._run.socket_path(self.key)
         path.unlink(missing_ok=True)
-        command = [sys.executable, "-P", "-m", "samovar_instance.zygote", "--socket", str(path)]
+        command = [sys.executable, "-P", "-m", "samovar_instance.zygote", "--socket", str(path), *options]
         command += ["--preload", ",".join(preload)] if preload else []
         log = await asyncio.to_thread(open, self._run.logs / f"{self.key}.log", "ab")
         with log:

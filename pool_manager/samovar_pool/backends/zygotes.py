@@ -22,7 +22,8 @@ RETRY_S = 2.0
 class Zygotes:
     """By environment, "" for the base one.
 
-    preload: modules for each to import. layer_dirs: what an environment has in front of its path. spawn: runs a task
+    preload: modules for each to import. layer_dirs: what an environment has in front of its path. options: how its
+    sandbox is described to it. spawn: runs a task
     that the backend owns. on_exited: told how a child ended. on_changed: told that one came up or went away.
     """
 
@@ -31,6 +32,7 @@ class Zygotes:
         run: RunDir,
         preload: list[str],
         layer_dirs: Callable[[str], list[str]],
+        options: Callable[[str], list[str]],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         on_exited: Callable[[wire.Exited], None],
         on_changed: Callable[[], None],
@@ -38,6 +40,7 @@ class Zygotes:
         self._run = run
         self._preload = preload
         self._layer_dirs = layer_dirs
+        self._options = options
         self._spawn = spawn
         self._on_exited = on_exited
         self._on_changed = on_changed
@@ -87,7 +90,7 @@ class Zygotes:
     async def _start(self, environment: str, zygote: Zygote) -> None:
         started_s = time.monotonic()
         try:
-            await zygote.start(self._preload, self._layer_dirs(environment))
+            await zygote.start(self._preload, self._layer_dirs(environment), self._options(environment))
         except (OSError, TimeoutError) as error:
             logger.error("zygote %s did not start: %s", environment or "base", error or "it did not answer in time")
             self._retry_at_s[environment] = time.monotonic() + RETRY_S
