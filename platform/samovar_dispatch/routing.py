@@ -17,15 +17,14 @@ This module does not know clocks or instances: how many are ready, and the time,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import accumulate
 
 from samovar.spec import Route
+from samovar_storage.routes import HOLD_S, width
 
-HOLD_S = 120.0  # a successor is given this long to come up as wide as what it follows; then one instance will do
 _FINE = float(1 << 24)
 
 Bounds = Sequence[tuple[float, int]]
@@ -97,11 +96,6 @@ def moved_share(plan: Plan, num_ready: NumReady, now_s: float) -> float:
     if not all(come_up):
         return 0.0
     return 1.0 if now_s - plan.moved_at_s >= HOLD_S else min(1.0, *come_up)
-
-
-def width(before: int, share: float, most: int) -> int:
-    """Return how many instances of a version with `share` replace `before` ones, 1 to `most`."""
-    return max(1, min(most, math.ceil(before * share)))
 
 
 def settled(plan: Plan, num_ready: NumReady, now_s: float) -> Plan:

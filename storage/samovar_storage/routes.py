@@ -19,6 +19,7 @@ changes a route says which versions are `ready`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 
 import msgspec
@@ -28,6 +29,7 @@ from samovar.spec import Canary, Mirror, Route, RouteChange
 
 MAX_HISTORY = 20
 STICKY_HEADER = "header:"
+HOLD_S = 120.0  # a successor is given this long to come up as wide as what it follows; then one instance will do
 
 
 class Author(msgspec.Struct, frozen=True):
@@ -200,6 +202,11 @@ def targets(route: Route) -> set[int]:
         raise InvalidInput(f"{route.name} has no version {odd}", path="$.shares")
     trials = {trial.version for trial in (route.canary, route.mirror) if trial is not None}
     return trials | {int(version) for version in route.shares}
+
+
+def width(before: int, share: float, most: int) -> int:
+    """Return how many instances of a version with `share` within (0, 1] replace `before` ones, 1 to `most`."""
+    return max(1, min(most, math.ceil(before * share - 1e-9)))
 
 
 def check_sticky(text: str) -> str:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.spec import Canary, Route
-from samovar_dispatch.routing import HOLD_S, Plan, choose, cumulative, pick, place, plan_of, settled
+from samovar_dispatch.routing import Plan, choose, cumulative, pick, place, plan_of, settled
+from samovar_storage.routes import HOLD_S
 
 MOST = dict.fromkeys(range(1, 10), 8)
 PLACES = [(n + 0.5) / 1000 for n in range(1000)]
