@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from samovar.cli.__main__ import run as run_command
 from samovar.policies import Log
 from samovar.spec import Limits
 from samovar_storage.objects import ObjectStore
-from support.gateway import Gateway, running_gateway
+from support.gateway import ADMIN_KEY, Gateway, running_gateway
 from support.stores import Stores
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
 
+Run = Callable[..., tuple[int, str, str]]
+
+
 @pytest.fixture
 def gateway(stores: Stores, object_store: ObjectStore, short_path: Path) -> Iterator[Gateway]:
     with running_gateway(stores, object_store, short_path, body_timeout_s=2) as running:
         yield running
+
+
+@pytest.fixture
+def run(gateway: Gateway, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run `samovar logs --requests echo ARGUMENTS` against the gateway: exit code, stdout, stderr."""
+    monkeypatch.setenv("SAMOVAR_URL", gateway.url)
+    monkeypatch.setenv("SAMOVAR_API_KEY", ADMIN_KEY)
+
+    def logs(*arguments: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = run_command(["logs", "--requests", "echo", *arguments])
+        return (code, *capfd.readouterr())
+
+    return logs
 
 
 def records(gateway: Gateway, **query: str | int | float) -> list[dict[str, Any]]:
@@ -107,3 +126,46 @@ def test_a_question_that_makes_no_sense_is_refused(gateway: Gateway) -> None:
         assert response.status_code == 422 and response.json()["code"] == "invalid_input"
     assert gateway.client.get("/v1/functions/nobody/requests").status_code == 404
     assert gateway.client.get("/v1/functions/echo/requests", headers={"authorization": ""}).status_code == 401
+
+
+def test_the_command_line_shows_calls_as_records_summary_and_sql(gateway: Gateway, run: Run) -> None:
+    version = gateway.deploy(log=Log(payload="full"))
+    gateway.start_instance(version.ref)
+    for number in range(5):
+        assert gateway.invoke(body={"x": [number]}).status_code == 200
+    gateway.invoke(body={"fail": "no"})
+    gateway.invoke(body={"sleep_s": 0.2})
+    code, out, _ = run("--json", "--since", "10m", "--version", "1")
+    assert code == 0 and len([r for r in json.loads(out) if r["status"] == 200]) == 6
+    assert [r["status"] for r in json.loads(run("--json", "--status", "5xx")[1])] == [500]
+    assert [r["payload"] for r in json.loads(run("--json", "--slower", "150ms")[1])] == ['{"sleep_s": 0.2}']
+    assert "function_raised" in run("--status", "500")[1]
+    assert run("--status", "418")[1:] == ("", "no such calls\n")
+    summary = {one["version"]: one for one in json.loads(run("--summary", "--json")[1])}
+    assert summary[1]["ok"] == 6 and summary[1]["total_p99_ms"] > 150
+    assert "total p99 ms" in run("--summary")[1]
+    sql = "select version, count(*) as calls from requests where status = 200 group by version"
+    assert json.loads(run("--sql", sql, "--json")[1]) == [{"version": 1, "calls": 6}]
+    assert "calls" in run("--sql", sql)[1]
+    assert json.loads(run("--sql", "select payload->'x' as x from requests where payload like '%[4]%'", "--json")[1])
+
+
+def test_sql_can_change_and_read_nothing_else(gateway: Gateway, run: Run, tmp_path: Path) -> None:
+    gateway.deploy()
+    (tmp_path / "secret.csv").write_text("a,b\n1,2\n")
+    outside = (f"from read_csv('{tmp_path}/secret.csv')", f"copy requests to '{tmp_path}/x.csv'")
+    for sql in (*outside, "select nonsense", "set enable_external_access = true"):
+        code, out, err = run("--sql", sql)
+        assert code == 6 and not out and err.startswith("error SQL: ")
+    assert not (tmp_path / "x.csv").exists()
+
+
+def test_without_duckdb_the_command_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    code, _, err = run("--sql", "select 1")
+    assert code == 10 and "pip install 'samovar[sql]'" in err
+
+
+def test_options_of_requests_need_it(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["logs", "echo", "--status", "5xx"]) == 2
+    assert "need --requests" in capfd.readouterr().err

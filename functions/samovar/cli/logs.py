@@ -1,4 +1,4 @@
-"""`samovar logs NAME`: what the function's instances wrote to stdout and stderr."""
+"""`samovar logs NAME`: what the function's instances wrote to stdout and stderr; with --requests, its request log."""
 
 from __future__ import annotations
 
@@ -9,18 +9,58 @@ from urllib.parse import quote
 
 import click
 
+from samovar.cli.manage import Duration
 from samovar.cli.session import Session, verb
 
 _STREAM_COLOURS = {"stderr": "yellow"}
+
+
+class Milliseconds(click.ParamType[float]):
+    """Milliseconds, written as 200ms or as a duration such as 1.5s."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the milliseconds; a usage error if it is no time."""
+        text = str(value).strip()
+        if text.endswith("ms") and text[:-2].replace(".", "", 1).isdigit():
+            return float(text[:-2])
+        return 1000 * Duration().convert(text, param, ctx)
 
 
 @click.command()
 @click.argument("name")
 @click.option("-f", "--follow", is_flag=True, help="Go on with new lines until Ctrl-C.")
 @click.option("--lines", "num_lines", type=click.IntRange(0, 10_000), default=100, show_default=True)
+@click.option("--requests", is_flag=True, help="Show the calls themselves instead: a record each.")
+@click.option("--since", "since_s", type=Duration(), default="1h", show_default=True, help="How far back: 10m, 2d.")
+@click.option("--status", help="Only calls that ended so: 404, 5xx.")
+@click.option("--slower", "slower_ms", type=Milliseconds(), help="Only calls that took longer: 200ms, 2s.")
+@click.option("--version", type=click.IntRange(min=0), help="Only calls of this version.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="At most so many calls.")
+@click.option("--summary", is_flag=True, help="Calls by outcome and latency percentiles of each version instead.")
+@click.option("--sql", help="Ask the table `requests` in SQL (DuckDB, read-only).")
 @verb()
-def logs(session: Session, name: str, follow: bool, num_lines: int) -> None:
-    """Show the last lines that NAME printed, the newest last."""
+def logs(
+    session: Session, name: str, follow: bool, num_lines: int, requests: bool, summary: bool, sql: str | None, **q: Any
+) -> None:
+    """Show the last lines that NAME printed, the newest last; with --requests, its last calls."""
+    if not requests:
+        if summary or sql or q["status"] or q["slower_ms"] is not None or q["version"] is not None:
+            raise click.UsageError("--status, --slower, --version, --summary and --sql need --requests")
+        _lines(session, name, follow, num_lines)
+        return
+    from samovar.cli import requests as log
+
+    if sql is not None:
+        log.show_sql(session, name, sql, q)
+    elif summary:
+        log.show_summary(session, name, q)
+    else:
+        log.show_records(session, name, q)
+
+
+def _lines(session: Session, name: str, follow: bool, num_lines: int) -> None:
     path = f"/v1/functions/{quote(name, safe='')}/logs?lines={num_lines}&follow={int(follow)}"
     with session.client.lines("GET", path, timeout_s=None if follow else 30.0) as (_, lines):
         is_silent = True

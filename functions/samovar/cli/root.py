@@ -15,7 +15,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "ls": ("samovar.cli.show:ls", "List functions"),
     "ps": ("samovar.cli.show:ps", "List instances"),
     "invoke": ("samovar.cli.invoke:invoke", "Call a function"),
-    "logs": ("samovar.cli.logs:logs", "Show what a function printed"),
+    "logs": ("samovar.cli.logs:logs", "Show what a function printed, or its calls"),
     "warm": ("samovar.cli.manage:warm", "Keep instances ready for a while"),
     "scale": ("samovar.cli.manage:scale", "Set how many instances a function may have"),
     "canary": ("samovar.cli.rollout:canary", "Give a version some percent of the calls"),
