@@ -69,9 +69,12 @@ class Invoke(Message, array_like=True, tag=2, gc=False):
 
 class Cancel(Message, array_like=True, tag=3, gc=False):
     """Nobody wants the answer. The id still ends with its usual frame, once the work has really stopped: that is when
-    its slot is free. A call that had not started ends at once with Failure `cancelled` (status 499)."""
+    its slot is free. A call that had not started ends at once with Failure `cancelled` (status 499).
+
+    if_waiting: only the place in the instance's queue is given up; a call that has started goes on to its answer."""
 
     id: int
+    if_waiting: bool = False
 
 
 class Credit(Message, array_like=True, tag=4, gc=False):
@@ -208,10 +211,11 @@ class End(Message, array_like=True, tag=38, gc=False):
 
 
 class Goodbye(Message, array_like=True, tag=39, gc=False):
-    """reason: "drain", "protocol", "version", "token", "hello" (none came), "overrun", "device_lost".
+    """reason: "drain", "protocol", "version", "token", "hello" (none came), "overrun", "abandoned" (an overrun that only
+    callers who left would have waited for), "device_lost".
 
     The connection closes once its ids have ended. Exit codes of an instance: 0 drained, 1 boot failed or a bug of ours,
-    70 a call overran its deadline and the grace, 71 the device context is lost, 72 the drain took too long.
+    70 a call overran its deadline, or its caller's leaving, and the grace, 71 the device context is lost, 72 the drain took too long.
     """
 
     reason: str

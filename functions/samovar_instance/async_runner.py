@@ -54,11 +54,11 @@ class AsyncRunner:
 
     def _begin(self, call: Call) -> None:
         task = self._loop.create_task(self._serve(call))
-        call.stop = lambda: self._loop.call_soon_threadsafe(task.cancel)
+        call.stop = lambda: self._loop.call_soon_threadsafe(_tell_to_stop, call, task)
         self._tasks.add(task)
         task.add_done_callback(lambda ended: self._ended(ended, call))
         if call.is_cancelled or call.is_expired:
-            task.cancel()  # it was marked before it could be reached
+            _tell_to_stop(call, task)  # it was marked before it could be reached
 
     def _ended(self, task: asyncio.Task[None], call: Call) -> None:
         self._tasks.discard(task)
@@ -103,3 +103,8 @@ class AsyncRunner:
             if inspect.isasyncgen(items):
                 await items.aclose()
         return (Kind.END, None) if call.accept_stream else (Kind.RESULT, join_lines(lines))
+
+
+def _tell_to_stop(call: Call, task: asyncio.Task[None]) -> None:
+    call.has_heard = True
+    task.cancel()

@@ -131,7 +131,7 @@ class BatchRunner:
                 fail(self._mailbox, call, error)
             return
         for call in calls:
-            if time.monotonic() >= call.deadline_s:
+            if call.is_cancelled or time.monotonic() >= call.deadline_s:
                 finish(self._mailbox, call, Kind.FAILURE, failures.expired("run"))
                 continue
             call.batch_size = 1

@@ -30,10 +30,11 @@ class Kind(IntEnum):
 
 
 class Call:
-    """I/O thread writes: is_cancelled, is_expired, num_granted. Model thread writes: started_at_s, run_us, num_sent …
+    """I/O thread writes: deadline_s, is_cancelled, is_expired, num_granted. Model thread: started_at_s, run_us, num_sent …
 
-    received_at_s, deadline_s: monotonic seconds. value, cost: decoded input of a batch item. stop, resume: how the I/O
-    thread reaches a running coroutine. num_granted - num_sent: chunks a stream may still send.
+    received_at_s, deadline_s: monotonic seconds. has_heard: what runs it was told to stop, and could listen.
+    value, cost: decoded input of a batch item. stop, resume: how the I/O thread reaches a running coroutine.
+    num_granted - num_sent: chunks a stream may still send.
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class Call:
         "connection",
         "cost",
         "deadline_s",
+        "has_heard",
         "id",
         "is_cancelled",
         "is_expired",
@@ -71,6 +73,7 @@ class Call:
         self.batch_size = 1
         self.is_cancelled = False
         self.is_expired = False
+        self.has_heard = False
         self.num_granted = wire.STREAM_WINDOW
         self.num_sent = 0
         self.value: Any = None

@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
         if self.hello is None:
             self._introduce(message)
         elif isinstance(message, wire.Cancel):
-            self._server.cancel(self, message.id)
+            self._server.cancel(self, message.id, if_waiting=message.if_waiting)
         elif isinstance(message, wire.Credit):
             self._server.credit(self, message.id, message.num_chunks)
         elif isinstance(message, wire.Drain) and self.is_manager:

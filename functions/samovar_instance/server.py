@@ -3,7 +3,8 @@
     frames in → admit → hand over (once per loop turn) → model thread → collect → frames out (once per loop turn)
 
 One timer stands at the next deadline: a call that has not started is failed, a coroutine is cancelled, a call that
-overruns by the grace ends the process. What is in flight is the set of calls itself, never a counter.
+overruns by the grace ends the process. A caller that leaves makes its deadline now. What is in flight is the set of
+calls itself, never a counter.
 This module does not know handlers, batches or torch.
 """
 
@@ -50,7 +51,7 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self._calls: set[Call] = set()
         self._capacity = concurrency(manifest) + wire.MAX_PIPELINED
-        self._runs_as_one = manifest.handler in ("sync", "generator")
+        self._runs_as_one = manifest.batch is not None or manifest.handler in ("sync", "generator")
         self._content_type = "application/x-ndjson" if "generator" in manifest.handler else "application/json"
         self._grace_s = manifest.limits.overrun_grace_s
         self._staged: list[Call] = []
@@ -100,17 +101,24 @@ class Server:
         staged, self._staged = self._staged, []
         self._mailbox.put(staged)
 
-    def cancel(self, connection: Connection, call_id: int) -> None:
-        """The caller left: withdraw the call, or tell whoever runs it to stop. Unknown ids are counted."""
+    def cancel(self, connection: Connection, call_id: int, *, if_waiting: bool = False) -> None:
+        """The caller left: withdraw the call, or tell whoever runs it to stop, which it has the grace to do.
+
+        if_waiting: what has started goes on. Unknown ids are counted.
+        """
         call = connection.calls.get(call_id)
         if call is None:
             self.num_unknown_ids += 1
-            return
-        call.is_cancelled = True
-        if self._withdraw(call):
+        elif self._withdraw(call):
             self._end_with_fault(call, failures.CANCELLED)
-        else:
-            self._interrupt(call)
+        elif not if_waiting:
+            self._stop(call)
+            call.deadline_s = min(call.deadline_s, self.now_s())
+            self._set_alarm(min(self._alarm_at_s, call.deadline_s + self._grace_s))
+
+    def _stop(self, call: Call) -> None:
+        call.is_cancelled = True
+        self._interrupt(call)
 
     def credit(self, connection: Connection, call_id: int, num_chunks: int) -> None:
         """Let a stream send more. Raises ProtocolError for a senseless amount; unknown ids are counted."""
@@ -124,10 +132,14 @@ class Server:
         (call.resume or self._mailbox.nudge)()
 
     def forget(self, connection: Connection) -> None:
-        """The connection is gone: nobody wants its calls."""
+        """The connection is gone: nobody wants its calls. What runs and cannot be stopped keeps its own deadline: a
+        gateway that dies does not take busy instances with it."""
         self.connections.discard(connection)
-        for call_id in list(connection.calls):
-            self.cancel(connection, call_id)
+        for call in list(connection.calls.values()):
+            if self._withdraw(call):
+                self._end_with_fault(call, failures.CANCELLED)
+            else:
+                self._stop(call)
         self._end_if_drained()
 
     def _withdraw(self, call: Call) -> bool:
@@ -246,10 +258,11 @@ class Server:
 
     def _give_up_overrun(self, overrun_s: float, now_s: float) -> None:
         logger.error("a call is %.1f s past its deadline and cannot be stopped: this process ends", overrun_s)
-        for call in list(self._calls):
-            if call.started_at_s and call.deadline_s <= now_s:
-                self._end_with_fault(call, failures.expired("run"))
-        self._abandon(EXIT_OVERRUN, "overrun")
+        late = [call for call in self._calls if call.started_at_s and call.deadline_s <= now_s]
+        reason = "abandoned" if all(call.is_cancelled for call in late) else "overrun"
+        for call in late:
+            self._end_with_fault(call, failures.CANCELLED if call.is_cancelled else failures.expired("run"))
+        self._abandon(EXIT_OVERRUN, reason)
 
     # ---- the end
 

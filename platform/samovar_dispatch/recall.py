@@ -2,8 +2,8 @@
 
 The prefetch allowance (`slots.py`) trusts the measured service time; a function that is fast nine times and slow the
 tenth would leave calls stuck behind the slow one while other instances are free. So whoever waits there for STUCK_S is
-cancelled at that instance, and put back to the head of the central queue when the instance confirms it. A call may just
-then have begun to run, hence only versions that may be run twice take part. This module does not know the queue.
+withdrawn from that instance, and put back to the head of the central queue when the instance confirms it; a call that
+has begun just then goes on. This module does not know the queue.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def take_back(seat: Seat[InstanceConnection], now_s: float) -> bool:
     version = waiting[0].version
     version.service_s = max(version.service_s, waited_s)
     version.seats.allowance = prefetch_allowance(version.service_s)
-    for call in waiting if version.manifest.retry_on_crash else ():
+    for call in waiting:
         if not call.done and not call.recalled:
             call.recalled = True
-            connection.send(Cancel(call.id))
+            connection.send(Cancel(call.id, if_waiting=True))
     return True

@@ -157,7 +157,7 @@ def test_a_senseless_deadline_harms_nobody(zygote: Zygote, timeout_ms: float) ->
 def test_cancel_in_the_queue_and_while_running(zygote: Zygote) -> None:
     instance = zygote.start(FUNCTIONS / "misbehaves")
     caller = instance.connect()
-    running = caller.invoke({"deed": "sleep", "amount": 0.8}, notify_start=True)
+    running = caller.invoke({"deed": "sleep", "amount": 0.4}, notify_start=True)
     caller.expect(wire.Started)
     waiting = caller.invoke({"deed": "print"})
     caller.send(wire.Cancel(waiting), wire.Cancel(running), wire.Cancel(999_999))

@@ -17,9 +17,11 @@ NOW_S = 100.0
 class Timed:
     deadline_s: float
     started_at_s: float = 0.0
+    has_heard: bool = False
 
 
 LATE, LATER = Timed(NOW_S - 3, 1), Timed(NOW_S - 1, 1)
+HEARD, HEARD_LATER = Timed(NOW_S - 3, 1, has_heard=True), Timed(NOW_S - 1, 1, has_heard=True)
 IN_TIME, WAITING = Timed(NOW_S + 5, 1), Timed(NOW_S - 9)
 
 
@@ -32,6 +34,9 @@ IN_TIME, WAITING = Timed(NOW_S + 5, 1), Timed(NOW_S - 9)
         ([LATE], 3, 3),
         ([LATE, LATER, WAITING], 1, 3),
         ([LATE, IN_TIME], 0, 3),
+        ([HEARD, IN_TIME], 0, 0),
+        ([HEARD, HEARD_LATER], 1, 1),
+        ([HEARD, LATER, IN_TIME], 0, 1),
     ],
 )
 def test_overrun(calls: list[Timed], as_one: float, apart: float) -> None:
