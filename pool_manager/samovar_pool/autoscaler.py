@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from samovar.spec import Scaling
 
@@ -212,12 +212,25 @@ class VersionScaler:
         return self._demand.last() == 0 and now_s - self._last_demand_at_s > STABLE_WINDOW_S + PANIC_WINDOW_S
 
     def decide(
-        self, now_s: float, scaling: Scaling, target_concurrency: float, ready: int, starting: int, warm: int = 0
+        self,
+        now_s: float,
+        scaling: Scaling,
+        target_concurrency: float,
+        ready: int,
+        starting: int,
+        warm: int = 0,
+        following: int = 0,
     ) -> ScaleDecision:
-        """Return the decision at `now_s` and remember what later ones need (panic floor, wanted, growth step)."""
-        load = self._load(now_s, scaling, ready, starting, warm)
+        """Return the decision at `now_s` and remember what later ones need (panic floor, wanted, growth step).
+
+        following: instances needed for other versions' sake; they count as wanted, so that the calls which come over
+        find them for a full quiet window.
+        """
+        load = self._load(now_s, scaling, ready, starting, max(warm, following))
         decision = desired_instances(load, scaling, target_concurrency)
-        self._wanted.add(now_s, decision.wanted)
+        if decision.rule == "warm" and following > warm:
+            decision = replace(decision, rule="rollout")
+        self._wanted.add(now_s, max(decision.wanted, min(following, scaling.max_instances)))
         if decision.panic:
             self._panic_until_s = now_s + STABLE_WINDOW_S
             self._panic_floor = max(self._panic_floor, min(decision.wanted, scaling.max_instances))

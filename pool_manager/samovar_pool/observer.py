@@ -7,12 +7,14 @@ nothing. This module does not act.
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from samovar.lifecycle import State, holds_capacity
-from samovar_pool import placement
+from samovar.spec import version_ref
+from samovar_pool import placement, succession
 from samovar_pool.autoscaler import ScaleDecision
 from samovar_pool.backends.local import LocalBackend
 from samovar_pool.devices import DeviceFacts
@@ -77,16 +79,18 @@ class Observer:
         views: dict[str, VersionView] = {}
         decisions: dict[str, ScaleDecision] = {}
         need_layer: list[Version] = []
-        for ref in self._active(by_ref):
+        followers = self._followers(by_ref)
+        for ref in self._active(by_ref) | followers.keys():
             version = self._catalogue.versions.get(ref)
             if version is None:
                 continue
-            settled = self._settled.get(ref)
+            settled = self._settled.get(ref) if ref not in followers else None
             if settled is not None and self._still_holds(settled, version, by_ref[ref], now_s):
                 decisions[ref], views[ref] = settled.decision, settled.view
                 continue
-            decisions[ref] = self._scale(version, by_ref[ref], now_s)
-            views[ref] = view = self._view(version, by_ref[ref], decisions[ref], now_s)
+            floor = max(self._signals.warm.get(ref, 0), followers.get(ref, 0))
+            decisions[ref] = self._scale(version, by_ref[ref], followers.get(ref, 0), now_s)
+            views[ref] = view = self._view(version, by_ref[ref], decisions[ref], floor, now_s)
             self._settle(version, decisions[ref], view, now_s)
             if view.retry_at_s == math.inf:
                 need_layer.append(version)
@@ -105,6 +109,28 @@ class Observer:
             min_residency_s=self._settings.min_residency_s,
         )
         return Observation(snapshot, decisions, need_layer)
+
+    def _followers(self, by_ref: dict[str, list[InstanceView]]) -> dict[str, int]:
+        """Return ref → instances it is to have because others of its function have some: canaries, mirrors, successors.
+
+        A function whose successor has come up is settled here.
+        """
+        found: dict[str, int] = {}
+        catalogue, wall_s = self._catalogue, time.time()
+        for name in {ref.rpartition("@")[0] for ref in by_ref} & catalogue.rolling.keys():
+            route = catalogue.rolling[name]
+            company = succession.Company(
+                {v: _num_ready(by_ref.get(version_ref(name, v), ())) for v in route.receiving()},
+                {v: known.scaling.max_instances for v in route.receiving() if (known := self._known(name, v))},
+            )
+            if not catalogue.is_settled(route) and succession.has_come_up(route, company, wall_s):
+                catalogue.settle(name)
+            floors = succession.floors(route, company, catalogue.is_settled(route))
+            found |= {version_ref(name, version): floor for version, floor in floors.items()}
+        return found
+
+    def _known(self, name: str, version: int) -> Version | None:
+        return self._catalogue.versions.get(version_ref(name, version))
 
     def _active(self, by_ref: dict[str, list[InstanceView]]) -> set[str]:
         active = {
@@ -137,7 +163,7 @@ class Observer:
             and all(i.state is State.READY and i.role == "instance" for i in instances)
         )
 
-    def _scale(self, version: Version, instances: list[InstanceView], now_s: float) -> ScaleDecision:
+    def _scale(self, version: Version, instances: list[InstanceView], following: int, now_s: float) -> ScaleDecision:
         demand = self._signals.demand.get(version.ref, 0.0) if self._signals.known(now_s) else None
         if version.ref in self._signals.woken_at_s and demand is None:
             demand = self._signals.demand.get(version.ref)
@@ -146,7 +172,8 @@ class Observer:
         holding = [i for i in instances if i.role == "instance" and holds_capacity(i.state)]
         ready = sum(i.state is State.READY for i in holding)
         warm = self._signals.warm.get(version.ref, 0)
-        decision = scaler.decide(now_s, version.scaling, version.target_concurrency, ready, len(holding) - ready, warm)
+        starting = len(holding) - ready
+        decision = scaler.decide(now_s, version.scaling, version.target_concurrency, ready, starting, warm, following)
         self._note_missing(version.ref, decision.target > len(holding), now_s)
         return decision
 
@@ -164,7 +191,7 @@ class Observer:
             self._knowledge.missing_since_s.setdefault(ref, woken_s if now_s - woken_s < 1.0 else now_s)
 
     def _view(
-        self, version: Version, instances: list[InstanceView], decision: ScaleDecision, now_s: float
+        self, version: Version, instances: list[InstanceView], decision: ScaleDecision, floor: int, now_s: float
     ) -> VersionView:
         knowledge, ref, resources = self._knowledge, version.ref, version.manifest.resources
         environment = self._backend.preparer.environment(version)
@@ -177,7 +204,7 @@ class Observer:
         return VersionView(
             ref=ref,
             desired=decision.target,
-            floor=min(max(scaling.min_instances, self._signals.warm.get(ref, 0)), scaling.max_instances),
+            floor=min(max(scaling.min_instances, floor), scaling.max_instances),
             resources=resources,
             environment=environment or BASE_ENVIRONMENT,
             need_bytes=version.host_need_bytes(knowledge.ledger.expected(ref, "cpu", 0), is_first=not instances),
@@ -219,3 +246,7 @@ class Observer:
         low, high = self._settings.min_blanks, self._settings.max_blanks
         claims = self._knowledge.claims
         return {(BASE_ENVIRONMENT, n): blank_target(claims[n], now_s, low, high) if n in claims else low for n in names}
+
+
+def _num_ready(instances: Sequence[InstanceView]) -> int:
+    return sum(i.state is State.READY and i.role == "instance" for i in instances)

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import msgspec
 
-from samovar.spec import Manifest, Scaling, concurrency, target_concurrency
+from samovar.spec import Manifest, Route, Scaling, concurrency, target_concurrency
 from samovar_pool.placement import GIB, wants_device
 from samovar_storage.records import FunctionRecord
 
@@ -20,7 +20,8 @@ BASE_NEED_BYTES = 64 << 20  # of its own, for a version never measured
 
 @dataclass(frozen=True)
 class Version:
-    """One version. scaling: the operator's override or the manifest's. routed: its route gives it traffic."""
+    """One version. scaling: the operator's override or the manifest's, without floors for one that is on trial or was
+    left. routed: its route gives it traffic, or its successor is not ready yet."""
 
     manifest: Manifest
     scaling: Scaling
@@ -71,13 +72,16 @@ class Catalogue:
     """All known versions by ref. Versions the route has left stay known while they have instances.
 
     floors: refs of routed versions that have one. with_requirements: of those that have them, and whose layer was not
-    found yet. A change costs what its function costs, however many others there are.
+    found yet. rolling: by name, the routes on which a version's instances follow another's. A change costs what its
+    function costs, however many others there are.
     """
 
     def __init__(self) -> None:
         self.versions: dict[str, Version] = {}
         self.floors: set[str] = set()
         self.with_requirements: set[str] = set()
+        self.rolling: dict[str, Route] = {}
+        self._settled_at_s: dict[str, float] = {}
         self._on_devices: set[str] = set()
         self._functions: dict[str, FunctionRecord] = {}
         self._refs: dict[str, set[str]] = {}
@@ -91,19 +95,36 @@ class Catalogue:
         """Take over what is now true of a function, None if it was deleted; return the versions that became routed."""
         if record is not None and self._functions.get(name) == record:
             return []
-        routed = _versions_of(record) if record is not None else {}
+        routed = _versions_of(record, self.is_settled(record.route)) if record is not None else {}
         fresh = [version for ref, version in routed.items() if not self._is_routed(ref)]
         for ref in self._refs.get(name, set()) - routed.keys():
             version = self.versions[ref]
-            no_floor = msgspec.structs.replace(version.scaling, min_instances=0, buffer_instances=0)
-            self._put(Version(version.manifest, no_floor, False))
+            self._put(Version(version.manifest, _without_floors(version.scaling), False))
         for version in routed.values():
             self._put(version)
+        self.rolling.pop(name, None)
         if record is None:
             self._functions.pop(name, None)
+            self._settled_at_s.pop(name, None)
         else:
             self._functions[name] = record
+            self._note_rolling(record.route)
         return fresh
+
+    def is_settled(self, route: Route) -> bool:
+        """Return whether nothing on the route waits any more for the versions of its shares to come up."""
+        return not route.previous or self._settled_at_s.get(route.name) == route.moved_at_s
+
+    def settle(self, name: str) -> None:
+        """The versions of the route's shares are up: those before them have no floors any more, and go when idle."""
+        record = self._functions[name]
+        self._settled_at_s[name] = record.route.moved_at_s
+        del self._functions[name]
+        self.update(name, record)
+
+    def _note_rolling(self, route: Route) -> None:
+        if route.canary is not None or route.mirror is not None or not self.is_settled(route):
+            self.rolling[route.name] = route
 
     def keep_only(self, names: Collection[str]) -> None:
         """Functions that are not among `names` were deleted."""
@@ -157,11 +178,20 @@ class Catalogue:
             self._on_devices.add(ref)
 
 
-def _versions_of(record: FunctionRecord) -> dict[str, Version]:
+def _versions_of(record: FunctionRecord, is_settled: bool) -> dict[str, Version]:
+    """Return ref → version for all that may get calls; once settled, not for what was before."""
+    route = record.route
+    trials = {trial.version for trial in (route.canary, route.mirror) if trial is not None}
+    stable = {number for number, share in route.shares.items() if share > 0}
     routed = {}
-    for manifest in record.manifests.values():
-        share = record.route.shares.get(str(manifest.version), 0)
-        scaling = record.route.scaling or manifest.scaling
-        if share > 0:
+    for number, manifest in record.manifests.items():
+        scaling = route.scaling or manifest.scaling
+        if number in stable or (number in route.previous and not is_settled):
             routed[manifest.ref] = Version(manifest, scaling, True)
+        elif manifest.version in trials:
+            routed[manifest.ref] = Version(manifest, _without_floors(scaling), True)
     return routed
+
+
+def _without_floors(scaling: Scaling) -> Scaling:
+    return msgspec.structs.replace(scaling, min_instances=0, buffer_instances=0)
