@@ -16,6 +16,7 @@ from samovar.errors import FunctionNotFound, MethodNotAllowed, NotFound, Request
 from samovar_dispatch.functions import near_names, unknown_function
 from samovar_gateway import metrics, problems
 from samovar_gateway.admin import Admin
+from samovar_gateway.admin.audit_trail import AuditTrail
 from samovar_gateway.admission import Admission
 from samovar_gateway.health import livez, readyz
 from samovar_gateway.invoke import InvokeRoute
@@ -35,7 +36,7 @@ def create_app(state: GatewayState, admission: Admission, admin: Admin, sweeper:
     at /v1/functions would hide the other routes below it, and the router costs more than the rest of the hot path.
     """
     invoke = InvokeRoute(state, admission, sweeper)
-    others = create_router(state, admin)
+    others = AuditTrail(create_router(state, admin), state, admin.services.audit)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == ScopeType.HTTP:

@@ -97,6 +97,10 @@ class KeyTable:
         self._used[principal.key_id] = now_s
         return principal
 
+    def used(self) -> dict[str, float]:
+        """Return what `take_used` would."""
+        return dict(self._used)
+
     def take_used(self) -> dict[str, float]:
         """Return key id → when it was last used (unix seconds), of those used since the last time this was asked."""
         used, self._used = self._used, {}

@@ -20,6 +20,7 @@ from samovar_dispatch.membership import Membership
 from samovar_dispatch.mirror import Mirror
 from samovar_dispatch.shelf import Shelf
 from samovar_gateway.admin import Admin
+from samovar_gateway.admin.audit import write_audit
 from samovar_gateway.admission import Admission
 from samovar_gateway.app import create_app
 from samovar_gateway.auth import KeyTable
@@ -110,6 +111,7 @@ class Gateway:
             "API keys, heard": partial(follow_keys, state.redis, state.keys),
             "API keys, checked": partial(check_keys, state.redis, state.keys),
             "API keys, used": partial(tell_used, state.redis, state.keys),
+            "audit log": partial(write_audit, self._admin.services.audit),
             "rate limits": partial(state.journey.rates.run, state.redis),
             "demand": partial(self._demand.run, state.redis, state.dispatcher),
             "breakers, told": self._breakers.tell,

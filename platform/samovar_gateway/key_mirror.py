@@ -26,7 +26,7 @@ USED_S = 10.0
 async def follow_keys(redis: Redis, table: KeyTable) -> None:
     """Load the keys whenever a change is told, until cancelled."""
     async for _ in subscribe(redis, keys.CHANNEL_API_KEYS):
-        await _load(redis, table)
+        await load_keys(redis, table)
 
 
 async def check_keys(redis: Redis, table: KeyTable) -> None:
@@ -40,7 +40,7 @@ async def check_keys(redis: Redis, table: KeyTable) -> None:
             log.debug("the API keys could not be checked: %s", error)
             continue
         if edition != table.edition or not table.loaded:
-            await _load(redis, table)
+            await load_keys(redis, table)
 
 
 async def tell_used(redis: Redis, table: KeyTable) -> None:
@@ -53,8 +53,8 @@ async def tell_used(redis: Redis, table: KeyTable) -> None:
         await _tell(redis, table)
 
 
-async def _load(redis: Redis, table: KeyTable) -> None:
-    """Take over what Redis has; an index that is being rebuilt takes no key away."""
+async def load_keys(redis: Redis, table: KeyTable) -> None:
+    """The table holds what Redis has; an index that is being rebuilt takes no key away. Raises StoreUnavailable."""
     is_built, edition, records = await apikeys.read(redis)
     if is_built or not table.loaded:
         table.replace(records, edition)

@@ -26,7 +26,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "undo": ("samovar.cli.rollout:undo", "Take back the last change of a function's route"),
     "why": ("samovar.cli.rollout:why", "Show why traffic and instances are as they are"),
     "rm": ("samovar.cli.manage:rm", "Remove a function"),
-    "keys": ("samovar.cli.keys:keys", "List, create and revoke API keys"),
+    "keys": ("samovar.cli.keys:keys", "List, create, rotate and revoke API keys"),
+    "audit": ("samovar.cli.keys:audit", "Show what was changed, and by whom"),
     "doctor": ("samovar.cli.doctor:doctor", "Check this machine and the platform"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from litestar.types import ControllerRouterHandler
 
+from samovar_gateway.admin.audit import read_audit
 from samovar_gateway.admin.functions import Functions
 from samovar_gateway.admin.keys import Keys
 from samovar_gateway.admin.operations import list_instances, list_nodes, read_logs
@@ -28,6 +29,7 @@ class Admin:
         list_requests,
         summarise_requests,
         list_request_files,
+        read_audit,
     )
 
     def __init__(self, state: GatewayState) -> None:

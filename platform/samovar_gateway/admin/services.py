@@ -20,6 +20,7 @@ from samovar_gateway.admin.requests import AnyRequest, invalid
 from samovar_gateway.admin.workers import Workers
 from samovar_gateway.state import GatewayState
 from samovar_storage import routes
+from samovar_storage.audit import AuditLog
 from samovar_storage.blobs import Blobs
 from samovar_storage.live import connect_sync
 from samovar_storage.records import FunctionRecord
@@ -37,6 +38,7 @@ class Services:
         self.blobs = Blobs(state.objects, self._redis)
         self.stores = Workers("admin", num_threads=8, max_waiting=256)
         self.hashing = Workers("verify", num_threads=2, max_waiting=64)
+        self.audit = AuditLog(state.objects, state.gateway_id)
         self.num_followers = 0
 
     def close(self) -> None:
