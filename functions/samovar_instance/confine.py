@@ -118,7 +118,7 @@ class Sandbox:
 
     def _hide(self) -> None:
         policy, kept = self.policy, landlock.outermost([*_interpreter(), *_KEPT])
-        private = _closed_to_others([*policy.readable, *policy.writable, sys.prefix, sys.base_prefix])
+        private = closed_to_others([*policy.readable, *policy.writable, sys.prefix, sys.base_prefix])
         hidden = {os.path.realpath(path) for path in (*_HIDDEN, *policy.hidden, *private) if os.path.exists(path)}
         readable = {*kept, *landlock.outermost(policy.readable)}
         namespaces.hide(namespaces.plan(hidden, readable, landlock.outermost(policy.writable)))
@@ -234,7 +234,7 @@ def _interpreter() -> list[str]:
     return [sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.realpath(sys.executable), *sys.path, *libraries]
 
 
-def _closed_to_others(paths: Iterable[str]) -> Iterator[str]:
+def closed_to_others(paths: Iterable[str]) -> Iterator[str]:
     """Yield, of what is around each path, the outermost folder that only some users may pass: an empty one that all
     may pass must take its place, or an instance with a uid of its own would not get to the path."""
     for path in map(Path, map(os.path.realpath, paths)):

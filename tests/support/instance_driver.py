@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
@@ -138,7 +138,7 @@ class Instance:
     def specialise(
         self, folder: Path, *, weights: Path | None = None, role: Literal["instance", "template"] = "instance",
         num_threads: int = 1, layers: list[Path] | None = None, device: str = "cpu",
-        is_awaited: bool = False, **changes: Any,
+        is_awaited: bool = False, scratch_dir: str = "", **changes: Any,
     ) -> wire.Ready | wire.BootFailed:  # fmt: skip
         """Tell it to become the function in `folder`; return Ready or BootFailed."""
         manifest = msgspec.json.encode(msgspec.structs.replace(manifest_of(folder), **changes))
@@ -151,7 +151,7 @@ class Instance:
                 device,
                 num_threads,
                 role,
-                scratch_dir=str(self.log.parent / f"scratch-{self.pid}"),
+                scratch_dir=scratch_dir or str(self.log.parent / f"scratch-{self.pid}"),
                 is_awaited=is_awaited,
             )
         )
@@ -177,19 +177,37 @@ class Instance:
 class Zygote:
     """A running zygote; leaving the `with` ends it and every process forked from it."""
 
-    def __init__(self, folder: Path, *, without: tuple[str, ...] = ()) -> None:
-        """Start it. without: packages that shall seem not to be installed."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        without: tuple[str, ...] = (),
+        options: Iterable[str] = (),
+        before: Callable[[], None] | None = None,
+    ) -> None:
+        """Start it.
+
+        without: packages that shall seem not to be installed. options: more of its command line. before: what its
+        process does first, such as becoming another user.
+        """
         self.folder = folder
         self.socket_path = folder / "zygote.sock"
         self.instances: list[Instance] = []
         self.exits: dict[int, int] = {}
-        command = [sys.executable, "-m", "samovar_instance.zygote", "--socket", str(self.socket_path)]
+        command = [sys.executable, "-m", "samovar_instance.zygote", "--socket", str(self.socket_path), *options]
         environment = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder / "hidden")}
         (folder / "hidden").mkdir()
         for name in without:
             (folder / "hidden" / f"{name}.py").write_text(f"raise ImportError('no module named {name}')")
         with (folder / "zygote.log").open("ab") as log:
-            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                command,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                preexec_fn=before,
+            )
         self.control = Caller(f"unix:{self.socket_path}", "", "manager")
 
     def __enter__(self) -> Zygote:

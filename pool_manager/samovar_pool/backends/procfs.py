@@ -114,11 +114,15 @@ def pid_of_child(parent_pid: int, inside_pid: int) -> int:
 
     The two differ in a pid namespace. What is no child of the parent is not believed: the parent may run user code.
     """
-    for pid in children(parent_pid):
-        with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/status", "rb") as status:
-            known_as = next(line for line in status if line.startswith(b"NSpid:"))
-            if int(known_as.split()[-1]) == inside_pid:
-                return pid
+    return next((pid for pid in children(parent_pid) if pid_inside(pid) == inside_pid), 0)
+
+
+def pid_inside(pid: int) -> int:
+    """Return the pid of a process in its own pid namespace, 0 if it does not run."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as status:
+        for line in status:
+            if line.startswith(b"NSpid:"):
+                return int(line.split()[-1])
     return 0
 
 
