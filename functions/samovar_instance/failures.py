@@ -20,6 +20,7 @@ from samovar.errors import Cancelled, DeadlineExceeded, FunctionRaised, SamovarE
 from samovar_instance import devices
 
 MAX_DETAIL_CHARS = 2000
+OUT_OF_MEMORY = "out_of_memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def fault_of(error: BaseException) -> Fault:
     extra = {"type": name}
     must_exit = devices.is_context_broken(error)
     if devices.is_out_of_memory(error):
-        extra["reason"] = "out_of_memory"
+        extra["reason"] = OUT_OF_MEMORY
     elif must_exit:
         extra["reason"] = "device_lost"
     return Fault(FunctionRaised.code, FunctionRaised.status, describe(error), extra, must_exit)

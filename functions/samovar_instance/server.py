@@ -23,6 +23,7 @@ from samovar_instance import deadlines, failures
 from samovar_instance.calls import MAX_TIMEOUT_S, Call, Event, Kind
 from samovar_instance.connection import Connection
 from samovar_instance.failures import Fault
+from samovar_instance.leaks import Room
 from samovar_instance.mailbox import Mailbox
 from samovar_instance.vitals import Vitals
 
@@ -63,6 +64,8 @@ class Server:
         self._drain_until_s = float("inf")
         self._has_ended = False
         self._vitals = Vitals()
+        self._room = Room()
+        self._may_leak = False
         mailbox.on_results(lambda: self._loop.call_soon_threadsafe(self._collect))
 
     def now_s(self) -> float:
@@ -196,6 +199,7 @@ class Server:
                 call.id, fault.code, fault.status, fault.detail, fault.extra, call.wait_us, call.run_us, load, started
             )
         )
+        self._may_leak = self._may_leak or fault.extra.get("reason") == failures.OUT_OF_MEMORY
         if fault.must_exit:
             logger.error("the device context is lost, this process ends: %s", fault.detail)
             self._abandon(EXIT_DEVICE_LOST, "device_lost")
@@ -317,13 +321,22 @@ class Server:
     # ---- once a second
 
     def tick(self) -> None:
-        """Push Stats when they changed or are old, and close connections that hang."""
+        """Push Stats when they changed or are old, close connections that hang, leave when the memory has leaked."""
         now_s = self.now_s()
         for connection in list(self.connections):
             connection.drop_if_stale(now_s)
+        if self._may_leak:
+            self._leave_if_leaked()
         stats = self._vitals.news(self._state, len(self._calls), self._overrun_s(now_s))
         if stats is not None:
             self._tell_managers(stats)
+
+    def _leave_if_leaked(self) -> None:
+        """Judged here and not when a call fails: what it held is free only once its frames are gone."""
+        self._may_leak = False
+        if self._room.is_gone():
+            logger.error("the memory that a call ran out of does not come back: this instance leaves, to be replaced")
+            self.drain(None)
 
     def _push_stats(self) -> None:
         self._tell_managers(self._vitals.tell(self._state, len(self._calls), self._overrun_s(self.now_s())))

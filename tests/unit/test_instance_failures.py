@@ -7,6 +7,7 @@ import pytest
 from samovar.errors import Cancelled, InvalidInput, QueueFull
 from samovar_instance import devices, failures
 from samovar_instance.failures import Fault
+from samovar_instance.leaks import has_leaked
 
 
 class Unprintable(Exception):
@@ -76,3 +77,19 @@ def test_a_deadline_names_its_phase() -> None:
 def test_running_out_of_memory_does_not_break_the_context() -> None:
     assert not devices.is_context_broken(OutOfMemoryError("CUDA error: out of memory"))
     assert not devices.is_context_broken(ValueError("CUDA error"))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "leaked"),
+    [
+        (100, 100, False),
+        (100, 599, False),
+        (100, 601, True),
+        (100, 50, False),
+        (1000, 1000, False),
+        (900, 960, True),
+    ],
+)
+def test_memory_is_leaked_when_most_of_the_room_is_gone(before: int, now: int, leaked: bool) -> None:
+    """It counts from what load took: a model that fills 90 % of the limit leaves a small room, which may be used."""
+    assert has_leaked(before, now, 1100 if before == 100 else 1000) is leaked
