@@ -2,8 +2,12 @@
 
 python tests/support/fake_instance.py SOCKET REF TOKEN [CONCURRENCY]
 The body picks the behaviour: {"x": [..]} → their sum; {"sleep_s": S}; {"die": true} (kill -9 of itself);
-{"stream": N}; {"fail": "text"}; {"fail_if": PATH} (while the file exists); {"busy": N} (busy the first N times).
+{"stream": N}; {"fail": "text", "code": …, "status": …}; {"fail_if": PATH} (while the file exists);
+{"fail_on": REF} (instances of that version alone); {"busy": N} (busy the first N times).
 Everything else is echoed, with how many calls were answered so far.
+
+At SIGUSR1 it reads SOCKET.mode (JSON), which from then on is added to every body, and writes SOCKET.seen: how many
+calls and checks it has had. {"unwell": true} there makes its checks fail.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import msgspec
@@ -28,6 +33,8 @@ class FakeInstance(asyncio.Protocol):
 
     busy_left: ClassVar[dict[str, int]] = {}
     num_answers: ClassVar[int] = 0
+    mode: ClassVar[dict[str, Any]] = {}
+    seen: ClassVar[dict[str, int]] = {"calls": 0, "checks": 0}
 
     def __init__(self, ref: str, token: str, concurrency: int) -> None:
         self.ref, self.token, self.concurrency = ref, token, concurrency
@@ -50,8 +57,11 @@ class FakeInstance(asyncio.Protocol):
     def handle(self, message: wire.ToInstance) -> None:
         if isinstance(message, wire.Invoke):
             started = time.perf_counter()
+            self.seen["calls"] += 1
             data: Any = msgspec.json.decode(message.body)
-            if isinstance(data, dict) and "x" in data:
+            if self.mode:
+                data = (data if isinstance(data, dict) else {}) | self.mode
+            if isinstance(data, dict) and "x" in data and not self.mode:
                 body = msgspec.json.encode({"sum": sum(data["x"])})
                 run_us = int((time.perf_counter() - started) * 1e6)
                 self.transport.write(wire.encode(wire.Result(message.id, body, 0, run_us, 1, 0)))
@@ -94,9 +104,10 @@ class FakeInstance(asyncio.Protocol):
             return wire.Busy(message.id, 1)
         if "sleep_s" in data:
             await asyncio.sleep(data["sleep_s"])
-        if "fail" in data or ("fail_if" in data and os.path.exists(data["fail_if"])):
+        if self.fails(data):
+            code, status = data.get("code", "function_raised"), data.get("status", 500)
             return wire.Failure(
-                message.id, "function_raised", 500, data.get("fail", "tea spilt"), {"type": "ValueError"}, 0, 0, 0
+                message.id, code, status, data.get("fail", "tea spilt"), {"type": "ValueError"}, 0, 0, 0
             )
         if "garbage" in data:
             self.transport.write(b"\x00\x00\x00\x02\xc1\xc1")
@@ -105,6 +116,9 @@ class FakeInstance(asyncio.Protocol):
         FakeInstance.num_answers += 1
         body = json.dumps({"pid": os.getpid(), "echo": data, "answers": self.num_answers}).encode()
         return wire.Result(message.id, body, 0, int(data.get("sleep_s", 0) * 1e6), 1, 0)
+
+    def fails(self, data: dict[str, Any]) -> bool:
+        return "fail" in data or os.path.exists(data.get("fail_if", "")) or data.get("fail_on") == self.ref
 
     async def stream(self, message: wire.Invoke, data: dict[str, Any]) -> wire.Message:
         credit = self.credit[message.id] = asyncio.Semaphore(wire.STREAM_WINDOW)
@@ -116,8 +130,18 @@ class FakeInstance(asyncio.Protocol):
         return wire.End(message.id, 0, 0, 0)
 
 
+def change_mode(path: Path) -> None:
+    """Take the mode a test has written, and tell it what was seen until then."""
+    mode = path.with_suffix(".mode")
+    FakeInstance.mode = msgspec.json.decode(mode.read_bytes()) if mode.exists() else {}
+    seen = path.with_suffix(".new")
+    seen.write_bytes(msgspec.json.encode(FakeInstance.seen))
+    seen.rename(path.with_suffix(".seen"))
+
+
 async def serve(path: str, ref: str, token: str, concurrency: int) -> None:
     loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, change_mode, Path(path))
     server = await loop.create_unix_server(lambda: FakeInstance(ref, token, concurrency), path)
     await server.serve_forever()
 

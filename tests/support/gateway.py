@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -129,6 +130,16 @@ class FakeInstance:
         with running(command, self._log, grace_s=2.0) as self.popen:
             wait_until(self.socket.exists, what="instance socket")
             yield
+
+    def behave(self, **mode: Any) -> dict[str, int]:
+        """From now on every call is as if its body also said `mode`; return what it has seen: calls, checks."""
+        self.socket.with_suffix(".mode").write_text(json.dumps(mode))
+        seen = self.socket.with_suffix(".seen")
+        seen.unlink(missing_ok=True)
+        self.popen.send_signal(signal.SIGUSR1)
+        wait_until(seen.exists, what="the mode was taken")
+        found: dict[str, int] = json.loads(seen.read_text())
+        return found
 
     def announce(self, state: str = "ready") -> None:
         """Write and publish the record as the pool manager would."""
