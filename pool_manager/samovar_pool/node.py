@@ -34,6 +34,7 @@ from samovar_pool.preload import Learner, read_learned
 from samovar_pool.prepare import Preparer
 from samovar_pool.recorder import Recorder
 from samovar_pool.reporter import Reporter
+from samovar_pool.rollouts import Rollouts
 from samovar_pool.settings import PoolSettings, memory_budget_bytes, simulated_gpus
 from samovar_pool.signals import Signals
 from samovar_pool.versions import Catalogue
@@ -144,7 +145,8 @@ class Node:
         await self._lease.acquire()
         self._own("lease", self._lease.keep())
         self._own("messages", self.signals.follow())
-        self._own("index", keep_index(self._redis, Registry(self._store, self._redis_sync), self.signals))
+        registry = Registry(self._store, self._redis_sync)
+        self._own("index", keep_index(self._redis, registry, self.signals))
         await adopt_zygotes(self.backend)
         await self.signals.wait_for_functions()
         await adopt(self.backend, self.catalogue)
@@ -152,6 +154,8 @@ class Node:
         self._own("records", self._recorder.run())
         self._own("check of records", self._recorder.verify())
         self._own("logs", self.manager.logs.run())
+        rollouts = Rollouts(self._redis, registry, self.catalogue, self.backend, self._recorder.decisions)
+        self._own("rollouts", rollouts.run())
         await self._recorder.verify_once()
 
     def _own(self, what: str, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -19,6 +19,8 @@
 | sv:manager:fence          | int    | none              | pool manager      | last fencing token given out
 | sv:demand:{gateway}       | hash   | 3 s, renewed      | that gateway      | ref → Demand (JSON): queued, running
 | sv:traffic:{ref}          | stream | 1 h, renewed      | each gateway      | {slice: TrafficSlice (JSON)}, one a second with traffic
+| sv:trial:{name}           | string | 30 s, renewed     | pool manager      | TrialReport (JSON): the verdict on the canary so far
+| sv:mirror:{ref}           | hash   | 24 h, renewed     | each gateway      | counts of compared answers, by outcome and by differing path
 | sv:requests:{name}        | stream | 10 min, capped    | each gateway      | {f: frame of the request log (msgpack), n: its records}
 | sv:requests-size:{name}   | hash   | as the stream     | each gateway      | bytes and records the stream holds
 | sv:answer:{id}            | string | as the function   | each gateway      | Answer (msgpack) to keep for fallback or cache; id = name:hash
@@ -71,6 +73,8 @@ STATUS_LIFETIME_S = 10
 LEASE_LIFETIME_S = 15  # a manager on a busy core renews late; its successor on the same node does not wait for it
 DEMAND_LIFETIME_S = 3
 TRAFFIC_LIFETIME_S = 3600
+TRIAL_LIFETIME_S = 30
+MIRROR_LIFETIME_S = 24 * 3600
 LIVE_REQUESTS_LIFETIME_S = 600
 GATEWAY_LIFETIME_S = 10
 MAX_DECISIONS = 100
@@ -132,6 +136,16 @@ def breaker(ref: str) -> str:
 def traffic(ref: str) -> str:
     """Return the key of a version's traffic slices."""
     return f"sv:traffic:{ref}"
+
+
+def trial(name: str) -> str:
+    """Return the key of the report on a function's canary."""
+    return f"sv:trial:{name}"
+
+
+def mirror(ref: str) -> str:
+    """Return the key of how a mirror's answers compare."""
+    return f"sv:mirror:{ref}"
 
 
 def requests(name: str) -> str:
