@@ -43,7 +43,7 @@ class InstanceConnection(asyncio.Protocol):
 
     in_flight: calls given to it whose id has not ended, by id, oldest first. opened: it welcomed us and may be given
     calls; was_open: it once was. closed: resolves when the connection is gone, to the reason in words. limit: how many
-    calls do it good, where its slots are a guess.
+    calls do it good, where its slots are a guess. is_deaf: it was asked something and does not answer.
     """
 
     def __init__(self, record: InstanceRecord, listener: Listener, peer: str) -> None:
@@ -51,6 +51,7 @@ class InstanceConnection(asyncio.Protocol):
         self.in_flight: dict[int, Call] = {}
         self.seat: Seat[InstanceConnection] = Seat(self, max(1, record.concurrency))
         self.opened = self.was_open = False
+        self.is_deaf = False
         self.num_busy = 0
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._peer = peer

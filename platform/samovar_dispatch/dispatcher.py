@@ -51,7 +51,7 @@ class Dispatcher:
         self._on_demand = on_demand
         self._wheel: DeadlineWheel[Call] = DeadlineWheel()
         self._timer: asyncio.TimerHandle | None = None
-        self._recall = Recall(loop)
+        self._recall = Recall(loop, self.reception.reclaim)
         self._seq = 0
         self._idle: asyncio.Future[None] | None = None
 
@@ -179,6 +179,10 @@ class Dispatcher:
         if seat is version.isolated and seat.load == 0 and not version.suspects:
             version.isolated = None
             if connection.opened:
+                version.seats.open(seat)
+        if connection.is_deaf:
+            connection.is_deaf = False
+            if connection.opened and seat is not version.isolated:
                 version.seats.open(seat)
         if version.queue or version.suspects:
             self.pump(version)

@@ -222,6 +222,25 @@ class Reception:
             version.seats.open(connection.seat)
             self._dispatcher.pump(version)
 
+    def reclaim(self, connection: InstanceConnection, calls: list[Call]) -> None:
+        """The instance does not hear us: these calls go elsewhere, and it gets no more until it ends one.
+
+        Their slots stay taken there: whatever it says of them later is about calls that nobody waits for.
+        """
+        version = calls[0].version
+        log.warning(
+            "instance %s of %s does not answer: %d calls go elsewhere",
+            connection.record.instance_id,
+            version.ref,
+            len(calls),
+        )
+        connection.is_deaf = True
+        version.seats.close(connection.seat)
+        for call in calls:
+            connection.in_flight[call.id] = _nobodys(call)
+            self._return(call)
+        self._dispatcher.pump(version)
+
     def _return(self, call: Call) -> None:
         call.seat = None
         call.recalled = False
@@ -259,3 +278,10 @@ def _may_retry(version: Version, now_s: float) -> bool:
         return True
     version.stats.retries_refused += 1
     return False
+
+
+def _nobodys(call: Call) -> Call:
+    """Return what stands for `call` on a connection that it has left: it is over."""
+    left = Call(call.dispatcher, call.version, call.ask, call.owner, call.seq, call.sent_s)
+    left.id, left.seat, left.done, left.delivered = call.id, call.seat, True, True
+    return left
