@@ -9,6 +9,7 @@ is the message's tag, the others its fields in order. Whoever connects speaks fi
     Invoke    one call                           Result     its answer          (ends the id)
     Cancel    nobody wants it any more           Failure    its error           (ends the id)
     Credit    a stream may send more             Busy       never started here  (ends the id)
+    Check     is it well?                                   (ends as an Invoke does)
                                                  Started    only if asked for by Invoke.notify_start
                                                  Chunk      one item of a stream; End ends the id
                                                  Goodbye    the instance drains: send no more
@@ -136,6 +137,14 @@ class Preload(Message, array_like=True, tag=8, gc=False):
     """Import these modules in the zygote, so that later forks have them. Import failures are reported, not fatal."""
 
     modules: list[str]
+
+
+class Check(Message, array_like=True, tag=9, gc=False):
+    """Find out whether the instance is well: in its turn, it runs the version's `check()` and answers its example, each
+    if there is one, as at boot. Ends as an Invoke does: Result `null`, Failure, or Busy."""
+
+    id: int
+    timeout_ms: float
 
 
 # ---- instance → caller -------------------------------------------------------------------------------------------
@@ -282,7 +291,7 @@ class Preloaded(Message, array_like=True, tag=45, gc=False):
     failed: dict[str, str] = {}
 
 
-ToInstance = Hello | Invoke | Cancel | Credit | Specialise | Drain | Fork | Preload
+ToInstance = Hello | Invoke | Cancel | Credit | Specialise | Drain | Fork | Preload | Check
 FromInstance = (
     Welcome
     | Result

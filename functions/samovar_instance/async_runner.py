@@ -14,7 +14,7 @@ from samovar.errors import Cancelled
 from samovar_instance.calls import Call, Kind
 from samovar_instance.invoker import Invoker
 from samovar_instance.mailbox import Mailbox
-from samovar_instance.runner import Expired, fail, finish, join_lines, start
+from samovar_instance.runner import NOTHING, Expired, fail, finish, join_lines, start
 
 
 class AsyncRunner:
@@ -71,7 +71,9 @@ class AsyncRunner:
 
     async def _serve(self, call: Call) -> None:
         try:
-            if self._invoker.is_stream:
+            if call.is_check:
+                kind, payload = Kind.RESULT, await self._prove()
+            elif self._invoker.is_stream:
                 kind, payload = await self._stream(call)
             else:
                 kind, payload = Kind.RESULT, await self._invoker.answer_async(call.body)
@@ -81,6 +83,12 @@ class AsyncRunner:
             fail(self._mailbox, call, error)
         else:
             finish(self._mailbox, call, kind, payload)
+
+    async def _prove(self) -> bytes:
+        proof = self._invoker.prove()
+        if proof is not None:
+            await proof
+        return NOTHING
 
     async def _stream(self, call: Call) -> tuple[Kind, Any]:
         credited = asyncio.Event()

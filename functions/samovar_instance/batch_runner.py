@@ -17,7 +17,7 @@ from samovar_instance import batching, devices, failures
 from samovar_instance.calls import Call, Kind
 from samovar_instance.invoker import Invoker
 from samovar_instance.mailbox import Mailbox
-from samovar_instance.runner import fail, finish, start
+from samovar_instance.runner import check, fail, finish, start
 
 
 class BatchRunner:
@@ -57,8 +57,15 @@ class BatchRunner:
                 call = mailbox.inbox.popleft()
             except IndexError:
                 return
-            if self._prepare(call):
+            if call.is_check:
+                self._check(call)
+            elif self._prepare(call):
                 mailbox.waiting.append(call)
+
+    def _check(self, call: Call) -> None:
+        """Between two batches, and alone: whose fault a failure was must be plain."""
+        if start(self._mailbox, call):
+            check(self._mailbox, call, self._invoker)
 
     def _prepare(self, call: Call) -> bool:
         """Decode, validate and weigh one item; False, and its failure told, if it cannot join a batch."""

@@ -34,7 +34,7 @@ class Call:
 
     received_at_s, deadline_s: monotonic seconds. has_heard: what runs it was told to stop, and could listen.
     value, cost: decoded input of a batch item. stop, resume: how the I/O thread reaches a running coroutine.
-    num_granted - num_sent: chunks a stream may still send.
+    is_check: it runs the version's own check, not the handler. num_granted - num_sent: chunks a stream may still send.
     """
 
     __slots__ = (
@@ -47,6 +47,7 @@ class Call:
         "has_heard",
         "id",
         "is_cancelled",
+        "is_check",
         "is_expired",
         "notify_start",
         "num_granted",
@@ -72,6 +73,7 @@ class Call:
         self.run_us = 0
         self.batch_size = 1
         self.is_cancelled = False
+        self.is_check = False
         self.is_expired = False
         self.has_heard = False
         self.num_granted = wire.STREAM_WINDOW

@@ -153,6 +153,8 @@ class Connection(asyncio.Protocol):
             self._server.cancel(self, message.id, if_waiting=message.if_waiting)
         elif isinstance(message, wire.Credit):
             self._server.credit(self, message.id, message.num_chunks)
+        elif isinstance(message, wire.Check):
+            self._server.check(self, message)
         elif isinstance(message, wire.Drain) and self.is_manager:
             self._server.drain(message.timeout_s, if_idle=message.if_idle)
         else:

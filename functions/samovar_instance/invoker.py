@@ -15,7 +15,10 @@ from samovar.schema import Input, Output
 
 
 class Invoker:
-    """`handler`: the user's function, or the loaded instance of the user's class."""
+    """`handler`: the user's function, or the loaded instance of the user's class.
+
+    prove: finds out whether that is well, raising if it is not; a plain async handler's returns a coroutine or None.
+    """
 
     def __init__(self, definition: Definition, handler: Callable[..., Any]) -> None:
         self.kind = definition.handler
@@ -24,6 +27,7 @@ class Invoker:
         self.decode: Callable[[bytes], Any] = shape.decode
         self.encode: Callable[[Any], bytes] = Output().encode
         self._args = shape.invoke_args
+        self.prove: Callable[[], Any] = _nothing
         self._handler = handler
 
     @property
@@ -70,3 +74,7 @@ class Invoker:
         if len(listed) != len(values):
             raise BadOutput(f"the batch handler returned {len(listed)} outputs for {len(values)} items")
         return listed
+
+
+def _nothing() -> None:
+    """Prove nothing: until the loader says how."""

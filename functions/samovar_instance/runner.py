@@ -21,6 +21,8 @@ from samovar_instance.failures import Fault
 from samovar_instance.invoker import Invoker
 from samovar_instance.mailbox import Mailbox
 
+NOTHING = b"null"  # what a check that went well answers
+
 
 class Runner(Protocol):
     """What runs a version's calls in the main thread."""
@@ -56,6 +58,16 @@ def fail(mailbox: Mailbox, call: Call, error: BaseException) -> None:
     finish(mailbox, call, Kind.FAILURE, error.fault if isinstance(error, Expired) else fault)
 
 
+def check(mailbox: Mailbox, call: Call, invoker: Invoker) -> None:
+    """Run the version's own check as a call that was started, and tell how it ended."""
+    try:
+        invoker.prove()
+    except BaseException as error:  # noqa: BLE001 (user code may raise anything)
+        fail(mailbox, call, error)
+    else:
+        finish(mailbox, call, Kind.RESULT, NOTHING)
+
+
 class Expired(Exception):
     """The deadline passed while a stream ran."""
 
@@ -67,6 +79,7 @@ class SyncRunner:
 
     def __init__(self, mailbox: Mailbox, invoker: Invoker) -> None:
         self._mailbox = mailbox
+        self._invoker = invoker
         self._answer = invoker.answer
 
     def run(self) -> None:
@@ -74,6 +87,9 @@ class SyncRunner:
         mailbox, answer = self._mailbox, self._answer
         while (call := mailbox.take()) is not None:
             if not start(mailbox, call):
+                continue
+            if call.is_check:
+                check(mailbox, call, self._invoker)
                 continue
             try:
                 body = answer(call.body)
@@ -94,6 +110,9 @@ class StreamRunner:
         """Serve until told to stop."""
         while (call := self._mailbox.take()) is not None:
             if not start(self._mailbox, call):
+                continue
+            if call.is_check:
+                check(self._mailbox, call, self._invoker)
                 continue
             try:
                 self._stream(call)

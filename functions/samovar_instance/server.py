@@ -100,6 +100,13 @@ class Server:
         if call.deadline_s < self._alarm_at_s:
             self._set_alarm(call.deadline_s)
 
+    def check(self, connection: Connection, check: wire.Check) -> None:
+        """Take a call of the version's own check, or say busy. Raises ProtocolError if its id is in flight already."""
+        self.admit(connection, wire.Invoke(check.id, b"", check.timeout_ms))
+        call = connection.calls.get(check.id)
+        if call is not None:
+            call.is_check = True  # before it is handed over, at the end of this loop turn
+
     def _hand_over(self) -> None:
         staged, self._staged = self._staged, []
         self._mailbox.put(staged)
