@@ -230,6 +230,16 @@ class Route(Struct, frozen=True, kw_only=True):
         return named | {trial.version for trial in (self.canary, self.mirror) if trial is not None}
 
 
+def stand_in(route: Route, manifest: Manifest) -> int | None:
+    """Return the version that answers when `manifest`'s does not, by its fallback; None if it names none or that was
+    rolled back. "previous" is the one with the largest share before the current ones."""
+    wanted = manifest.fallback.version if manifest.fallback is not None else None
+    if wanted == "previous":
+        before = route.previous
+        wanted = int(max(before, key=lambda number: (before[number], int(number)))) if before else None
+    return None if wanted == manifest.version or wanted in route.rejected else wanted
+
+
 def version_ref(name: str, version: int) -> str:
     """Return `name@version`."""
     return f"{name}@{version}"

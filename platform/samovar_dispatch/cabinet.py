@@ -113,6 +113,13 @@ class Cabinet:
         self._offered_bytes += offer.num_bytes
         self._wake.set()
 
+    def forget(self, name: str) -> None:
+        """Keep nothing of a function in this process: not on the shelf, and nothing that was to be written."""
+        self.shelf.drop_function(name)
+        left = [offer for offer in self._offers if offer.scope.function != name]
+        self._offers = deque(left)
+        self._offered_bytes = sum(offer.num_bytes for offer in left)
+
     async def run(self) -> None:
         """Keep what is offered until cancelled."""
         while True:

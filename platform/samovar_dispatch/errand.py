@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from samovar.errors import Cancelled, ProtocolError, SamovarError
+from samovar.spec import stand_in
 from samovar.wire import Result
 from samovar_dispatch import fallbacks
 from samovar_dispatch.ask import CACHED, FALLBACK, Ask, Handle
@@ -215,7 +216,7 @@ class Errand:
             self._answer(self._first_call(), Result(0, self.recipe.value, 0, 0, 1, 0), "ok")
             return True
         target = self._previous() if link == "version" else self._other_function()
-        if target is None or target is self.version or self.remaining_s() < max(MIN_ATTEMPT_S, target.service_s):
+        if target is None or self.remaining_s() < max(MIN_ATTEMPT_S, target.service_s):
             return False
         try:
             self._attempt(target)
@@ -253,11 +254,9 @@ class Errand:
         self._answer(call, _result(answer), "ok")
 
     def _previous(self) -> Version | None:
-        """Return the version to fall back to, if the route still names it."""
-        entry, wanted = self.ask.entry, self.recipe.version
-        if wanted == "previous":
-            before = entry.record.route.previous
-            wanted = int(max(before, key=lambda number: (before[number], int(number)))) if before else None
+        """Return the version to fall back to, if there is one."""
+        entry = self.ask.entry
+        wanted = stand_in(entry.record.route, self.version.manifest)
         return entry.versions.get(wanted) if wanted is not None else None
 
     def _other_function(self) -> Version | None:

@@ -44,13 +44,12 @@ class Scope(msgspec.Struct, frozen=True):
 class Recipe(msgspec.Struct, frozen=True):
     """A version's wishes. fresh: reuse of answers younger than its lifetime; stale: those that stand in for a failure.
 
-    links: the fallback chain in order. version: a number, "previous" or None. value: JSON.
+    links: the fallback chain in order. function: of the link "function". value: JSON, of the link "value".
     """
 
     fresh: Scope | None
     stale: Scope | None
     links: tuple[Link, ...]
-    version: int | Literal["previous"] | None = None
     function: str | None = None
     value: bytes = b""
 
@@ -72,7 +71,6 @@ def recipe_of(manifest: Manifest) -> Recipe | None:
         fresh,
         _scope(manifest, cached, "stale") if cached is not None else None,
         tuple(link for link, wanted in links.items() if wanted),
-        fallback.version,
         fallback.function,
         msgspec.json.encode(fallback.value),
     )

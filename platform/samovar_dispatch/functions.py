@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from samovar.errors import FunctionNotFound
@@ -95,12 +95,16 @@ class FunctionEntry:
 
 
 class FunctionTable:
-    """entries: what may be called now, by name. loaded: it was filled from the index at least once."""
+    """entries: what may be called now, by name. loaded: it was filled from the index at least once.
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    on_removed: called with the name of every function that may be called no more.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, on_removed: Callable[[str], object] | None = None) -> None:
         self.entries: dict[str, FunctionEntry] = {}
         self.loaded = False
         self._dispatcher = dispatcher
+        self._on_removed = on_removed
 
     def put(self, record: FunctionRecord) -> None:
         """Replace one function's entry. A route without a known version makes it uncallable."""
@@ -123,6 +127,8 @@ class FunctionTable:
         entry = self.entries.pop(name, None)
         for version in entry.versions.values() if entry else ():
             self._dispatcher.retire(version)
+        if self._on_removed is not None:
+            self._on_removed(name)
 
     def keep_only(self, names: Iterable[str]) -> None:
         """Remove every function that is not among `names`."""

@@ -50,7 +50,9 @@ class Gateway:
         gateway_id = settings.gateway_id or f"{settings.node or socket.gethostname()}-{os.getpid()}"
         self._demand = DemandWriter(gateway_id)
         dispatcher = Dispatcher(asyncio.get_running_loop(), self._demand.notice)
-        functions = FunctionTable(dispatcher)
+        dispatcher.room.backlog.max_bytes = settings.max_waiting_bytes
+        cabinet = make_cabinet(settings)
+        functions = FunctionTable(dispatcher, cabinet.forget)
         membership = Membership(dispatcher, gateway_id)
         self._sync_redis = connect_sync(settings.redis_url.reveal())
         objects = ObjectStore.from_settings(settings)
@@ -65,11 +67,11 @@ class Gateway:
             journey=Journey(dispatcher),
             functions=functions,
             membership=membership,
-            cabinet=make_cabinet(settings),
+            cabinet=cabinet,
             requests=Requests(settings, gateway_id),
         )
         self.state.journey.notes.append(self.state.requests.log.note)
-        self.state.journey.errands = Errands(self.state.journey, functions.entries, self.state.cabinet)
+        self.state.journey.errands = Errands(self.state.journey, functions.entries, cabinet)
         self._mirror = Mirror(self.state.redis, dispatcher, functions, membership)
         self._breakers = Breakers(self.state.redis, dispatcher, functions, gateway_id)
         self._admin = Admin(self.state)
@@ -118,6 +120,7 @@ class Gateway:
             "breakers, heard": self._breakers.follow,
             "sweep": self._sweeper.run,
             "kept answers": state.cabinet.run,
+            "copies of calls": partial(state.journey.shadow.run, state.redis),
             "registry": partial(watch_registry, state.registry),
             "request log": partial(state.requests.writer.run, state.redis),
             "request log's keeper": state.requests.keeper.run,

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import msgspec
 
-from samovar.spec import Manifest, Route, Scaling, concurrency, target_concurrency
+from samovar.spec import Manifest, Route, Scaling, concurrency, stand_in, target_concurrency
 from samovar_pool.placement import GIB, wants_device
 from samovar_storage.records import FunctionRecord
 
@@ -179,8 +179,9 @@ class Catalogue:
 
 
 def _versions_of(record: FunctionRecord, is_settled: bool) -> dict[str, Version]:
-    """Return ref → version for all that may get calls; once settled, not for what was before."""
+    """Return ref → version for all that may get calls; once settled, not for what was before, except as a stand-in."""
     route = record.route
+    stand_ins = {stand_in(route, manifest) for manifest in record.manifests.values()}
     trials = {trial.version for trial in (route.canary, route.mirror) if trial is not None}
     stable = {number for number, share in route.shares.items() if share > 0}
     routed = {}
@@ -188,7 +189,7 @@ def _versions_of(record: FunctionRecord, is_settled: bool) -> dict[str, Version]
         scaling = route.scaling or manifest.scaling
         if number in stable or (number in route.previous and not is_settled):
             routed[manifest.ref] = Version(manifest, scaling, True)
-        elif manifest.version in trials:
+        elif manifest.version in trials or manifest.version in stand_ins:
             routed[manifest.ref] = Version(manifest, _without_floors(scaling), True)
     return routed
 

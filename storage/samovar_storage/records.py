@@ -14,7 +14,8 @@ from samovar.values import Struct
 
 
 class FunctionRecord(Struct, frozen=True, kw_only=True):
-    """The live index entry of a function: its route and the manifests of the versions the route names."""
+    """The live index entry of a function: its route, and the manifests of the versions that the route names, or that
+    stand in for those by their fallback."""
 
     name: str
     route: Route

@@ -23,7 +23,7 @@ import redis as redis_sync
 from redis.exceptions import LockError
 
 from samovar.errors import Conflict, FunctionNotFound, InvalidInput, NotFound
-from samovar.spec import Manifest, Route, check_name
+from samovar.spec import Manifest, Route, check_name, stand_in
 from samovar_storage import keys, routes
 from samovar_storage.apikeys import ApiKeys
 from samovar_storage.failures import translating
@@ -231,8 +231,13 @@ class Registry:
             known = self.record(name).manifests
         except FunctionNotFound:
             known = {}
-        numbers = map(str, sorted(route.receiving()))
-        return {number: known.get(number) or self.manifest(name, int(number)) for number in numbers}
+        named = {str(version): version for version in sorted(route.receiving())}
+        found = {number: known.get(number) or self.manifest(name, version) for number, version in named.items()}
+        for other in {stand_in(route, manifest) for manifest in found.values()}:
+            if other is not None and str(other) not in found:
+                with contextlib.suppress(NotFound):
+                    found[str(other)] = known.get(str(other)) or self.manifest(name, other)
+        return found
 
     @contextlib.contextmanager
     def _turn(self, name: str) -> Iterator[None]:

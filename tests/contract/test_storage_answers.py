@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -30,7 +31,8 @@ async def kept(redis: Redis, *names: str) -> list[str]:
 
 
 async def totals(redis: Redis) -> dict[bytes, bytes]:
-    return dict(await redis.hgetall(keys.ANSWER_TOTALS))
+    found: Any = await redis.hgetall(keys.ANSWER_TOTALS)
+    return dict(found)
 
 
 async def test_an_answer_comes_back_as_it_was(aredis: Redis) -> None:

@@ -20,6 +20,7 @@ from samovar_gateway.admin.requests import AnyRequest, invalid
 from samovar_gateway.admin.workers import Workers
 from samovar_gateway.state import GatewayState
 from samovar_storage import routes
+from samovar_storage.answers import forget_answers
 from samovar_storage.audit import AuditLog
 from samovar_storage.blobs import Blobs
 from samovar_storage.live import connect_sync
@@ -112,12 +113,16 @@ class Services:
         return await self.reroute(name, change)
 
     async def delete(self, name: str) -> None:
-        """The function is gone and this gateway no longer routes to it. Raises FunctionNotFound with near names."""
+        """The function is gone with every answer kept of it, and this gateway no longer routes to it.
+
+        Raises: FunctionNotFound with near names.
+        """
         try:
             await self.stores.run(self.state.registry.delete_function, name)
         except FunctionNotFound as error:
             raise await self._not_found(name) from error
         await self._arrives(lambda: name not in self.state.functions.entries)
+        await forget_answers(self.state.redis, [name])
 
     async def _not_found(self, name: str) -> FunctionNotFound:
         return unknown_function(name, near_names(name, self.state.functions.entries))
