@@ -93,12 +93,13 @@ class AuditLog:
         """
         found: list[AuditEntry] = []
         for key in self._names_since(since_s):
+            if len(found) == limit and key < f"{_PREFIX}{_stamp(found[0].at_s)}":
+                break  # whatever was flushed before the oldest of enough entries is older still
             lines = self._store.get(key)[0].splitlines()
             entries = (msgspec.json.decode(line, type=AuditEntry) for line in lines)
             found += (entry for entry in entries if entry.at_s >= since_s)
-            if len(found) >= limit:
-                break
-        return sorted(found, key=lambda entry: entry.at_s)[-limit:]
+            found = sorted(found, key=lambda entry: entry.at_s)[-limit:]
+        return found
 
     def _names_since(self, since_s: float) -> Iterator[str]:
         """Yield the objects that were flushed since then, newest first."""

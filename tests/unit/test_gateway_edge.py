@@ -9,6 +9,7 @@ import pytest
 
 from samovar import errors
 from samovar.errors import Forbidden, FunctionNotFound, SamovarError, Unauthenticated, Unavailable
+from samovar_dispatch.ask import HIGH, NORMAL
 from samovar_dispatch.functions import near_names
 from samovar_gateway import problems
 from samovar_gateway.auth import KeyTable
@@ -82,6 +83,51 @@ def test_scopes_and_bound_functions(
     else:
         with pytest.raises(refused):
             principal.require(scope, function)
+
+
+def test_a_remembered_header_ends_when_its_key_does() -> None:
+    clock, header = [1000.0], f"Bearer sv_abc_{SECRET}".encode()
+    keys = table(expires_at_s=2000.0)
+    keys._clock = lambda: clock[0]
+    assert keys.authenticate(header) is keys.authenticate(header)
+    clock[0] = 2000.0
+    with pytest.raises(Unauthenticated, match="expired at 1970-01-01 00:33 UTC"):
+        keys.authenticate(header)
+
+
+def test_both_secrets_of_a_rotated_key_work_until_the_overlap_ends() -> None:
+    clock, old, new = [1000.0], f"Bearer sv_abc_{SECRET}".encode(), b"Bearer sv_abc_" + b"n" * 24
+    digests = [hashlib.sha256(secret).hexdigest() for secret in (b"n" * 24, SECRET.encode())]
+    keys = table(secret_sha256=digests[0], previous_sha256=digests[1], previous_until_s=1060.0)
+    keys._clock = lambda: clock[0]
+    assert keys.authenticate(old).key_id == keys.authenticate(new).key_id == "abc"
+    clock[0] = 1060.0
+    assert keys.authenticate(new).key_id == "abc"
+    with pytest.raises(Unauthenticated, match="replaced"):
+        keys.authenticate(old)
+    assert keys.take_used() == {"abc": 1060.0} and keys.take_used() == {}
+
+
+def test_a_key_without_a_previous_secret_has_no_empty_one() -> None:
+    for header in (b"Bearer sv_abc_", b"Bearer sv_abc"):
+        with pytest.raises(Unauthenticated):
+            table(previous_sha256="").authenticate(header)
+
+
+def test_terms_become_the_principal_s() -> None:
+    principal = table(rate="20/s", burst=40, max_priority="normal").authenticate(f"Bearer sv_abc_{SECRET}".encode())
+    assert principal.rate is not None and (principal.rate.per_s, principal.rate.burst) == (20, 40)
+    assert principal.max_priority == NORMAL
+    plain = table().authenticate(f"Bearer sv_abc_{SECRET}".encode())
+    assert plain.rate is None and plain.max_priority == HIGH
+
+
+def test_a_rate_limit_is_told_in_the_form_of_the_draft() -> None:
+    policy = {"rate": "20/s", "burst": 40, "window_s": 2}
+    error = errors.RateLimited("slower", retry_after_s=2.1, limit="key", policy=policy)
+    headers = dict(problems.headers(error))
+    assert headers[b"ratelimit-policy"] == b'"key";q=40;w=2' and headers[b"ratelimit"] == b'"key";r=0;t=3'
+    assert headers[b"retry-after"] == b"3"
 
 
 @pytest.mark.parametrize("cls", errors._walk(errors.SamovarError))
