@@ -18,6 +18,7 @@ from typing import Any
 
 from samovar.errors import Cancelled, DeadlineExceeded, FunctionRaised, SamovarError
 from samovar_instance import devices
+from samovar_instance.hints import hint_for
 
 MAX_DETAIL_CHARS = 2000
 OUT_OF_MEMORY = "out_of_memory"
@@ -51,7 +52,7 @@ def fault_of(error: BaseException) -> Fault:
         extra["reason"] = OUT_OF_MEMORY
     elif must_exit:
         extra["reason"] = "device_lost"
-    return Fault(FunctionRaised.code, FunctionRaised.status, describe(error), extra, must_exit)
+    return Fault(FunctionRaised.code, FunctionRaised.status, describe(error) + hint_for(error), extra, must_exit)
 
 
 def expired(phase: str) -> Fault:

@@ -32,6 +32,7 @@ from samovar.authoring import Definition, definition_of
 from samovar.errors import DeployRefused
 from samovar.spec import Manifest
 from samovar_instance import failures
+from samovar_instance.hints import hint_for
 from samovar_instance.invoker import Invoker
 
 logger = logging.getLogger("samovar.instance")
@@ -41,7 +42,7 @@ class BootError(Exception):
     """The version cannot be brought up. phase: import, load, check, warmup; cause: what was raised."""
 
     def __init__(self, phase: str, cause: BaseException, file: str = "", line: int = 0) -> None:
-        super().__init__(failures.describe(cause))
+        super().__init__(failures.describe(cause) + hint_for(cause))
         self.phase = phase
         self.cause = cause
         self.file = file

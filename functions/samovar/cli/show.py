@@ -11,7 +11,7 @@ import click
 
 from samovar.cli.manage import function_path
 from samovar.cli.session import Session, verb
-from samovar.cli.text import duration, size
+from samovar.cli.text import duration, sandbox, size
 from samovar.errors import NotFound
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _decision_text(function: dict[str, Any], now_s: float) -> str:
 def _instances_table(found: list[dict[str, Any]], now_s: float) -> Table | str:
     if not found:
         return "no instances"
-    table = _table("instance", "function", "state", "pid", "memory", "age", "idle", "device", "boot")
+    table = _table("instance", "function", "state", "pid", "memory", "age", "idle", "device", "boot", "sandbox")
     for instance in sorted(found, key=lambda entry: (entry.get("ref", ""), entry.get("started_at_s", 0))):
         state = str(instance["state"])
         colour = _STATE_COLOURS.get(state, "")
@@ -109,6 +109,7 @@ def _instances_table(found: list[dict[str, Any]], now_s: float) -> Table | str:
             duration(now_s - float(instance["idle_since_s"])) if instance.get("idle_since_s") else "",
             str(instance.get("device", "")) + (" (simulated)" if instance.get("simulated") else ""),
             _boot_text(instance),
+            sandbox(instance.get("sandbox") or []),
         )
     return table
 

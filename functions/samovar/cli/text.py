@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -92,3 +92,20 @@ def sample(schema: Mapping[str, Any]) -> Any:
     return plain.get(
         schema.get("type", "object"), {key: sample(properties[key]) for key in properties if key in required}
     )
+
+
+_LAYERS = (
+    ("uid", ("uid", "user_namespace")),
+    ("net", ("network_namespace",)),
+    ("mnt", ("mount_namespace",)),
+    ("pid", ("pid_namespace",)),
+    ("landlock", ("landlock",)),
+    ("seccomp", ("seccomp",)),
+    ("cgroup", ("cgroup_memory", "cgroup_pids", "cgroup_cpu")),
+)
+
+
+def sandbox(layers: Collection[str]) -> str:
+    """Return the layers that matter most, in short, such as "uid net mnt pid landlock seccomp cgroup"; "off" if none is
+    on. `--json` and `samovar doctor` have all of them."""
+    return " ".join(short for short, names in _LAYERS if any(name in layers for name in names)) or "off"
