@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 HIGH, NORMAL, LOW, BACKGROUND = range(4)
 PRIORITIES = {b"high": HIGH, b"normal": NORMAL, b"low": LOW}
+PRIORITY_NAMES = ("high", "normal", "low", "background")
 
 # marks: what happened to an ask beside its outcome
 CACHED, FALLBACK, RETRIED, HEDGED, SHADOW, COLD = 1, 2, 4, 8, 16, 32

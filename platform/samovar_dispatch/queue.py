@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
 from samovar.errors import QueueFull
@@ -57,6 +58,16 @@ class Backlog:
                 f"bodies of {self.num_bytes} bytes are waiting already, and {num_bytes} more are over the limit",
                 retry_after_s=MIN_RETRY_AFTER_S,
             )
+
+    @contextmanager
+    def holding(self, num_bytes: int) -> Iterator[None]:
+        """Count `num_bytes` for as long as the context lasts. Raises QueueFull, counting nothing."""
+        self.require(num_bytes)
+        self.num_bytes += num_bytes
+        try:
+            yield
+        finally:
+            self.num_bytes -= num_bytes
 
 
 class CallQueue(Generic[T]):

@@ -52,7 +52,14 @@ class Admission:
         if entry is None:
             raise FunctionNotFound(f"there is no function named {name!r}")
         now_s = time.monotonic()
-        ask = Ask(entry, principal.key_id, now_s, now_s + entry.timeout_s, header, self.request_id(header))
+        ask = Ask(
+            entry,
+            principal.key_id,
+            now_s,
+            now_s + min(entry.timeout_s, self._max_timeout_s),
+            header,
+            self.request_id(header),
+        )
         ask.rate = principal.rate
         try:
             self._consider(ask, method, header)

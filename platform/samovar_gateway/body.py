@@ -8,6 +8,7 @@ from typing import Any
 from litestar.types import Receive
 
 from samovar.errors import BodyTooLarge, Cancelled, ClientTooSlow
+from samovar_dispatch.queue import Backlog
 from samovar_gateway.sweep import Sweeper
 
 MAX_DISCARDED_BYTES = 8 << 20
@@ -15,10 +16,12 @@ DISCARD_TIMEOUT_S = 1.0
 
 
 class BodyReader:
-    """max_body_bytes: largest body. The sweeper ends readers that take longer than `body_timeout_s`."""
+    """max_body_bytes: largest body. The sweeper ends readers that take longer than `body_timeout_s`. backlog: what all
+    bodies take that wait; one being read counts with its whole length as soon as that is known."""
 
-    def __init__(self, sweeper: Sweeper, max_body_bytes: int, body_timeout_s: float) -> None:
+    def __init__(self, sweeper: Sweeper, backlog: Backlog, max_body_bytes: int, body_timeout_s: float) -> None:
         self._sweeper = sweeper
+        self._backlog = backlog
         self._max_body_bytes = max_body_bytes
         self._body_timeout_s = body_timeout_s
 
@@ -27,18 +30,24 @@ class BodyReader:
 
         Args:
             length: the Content-Length header, checked by the HTTP parser to be a number.
-        Raises: BodyTooLarge as soon as it is known, ClientTooSlow if it does not come, Cancelled if the client left.
+        Raises: BodyTooLarge and QueueFull as soon as it is known, ClientTooSlow if it does not come, Cancelled if the
+            client left.
         """
-        if length is not None and int(length) > self._max_body_bytes:
+        num_bytes = int(length) if length is not None else 0
+        if num_bytes > self._max_body_bytes:
             raise self._too_large()
+        with self._backlog.holding(num_bytes):
+            return await self._read(receive, now_s, num_bytes)
+
+    async def _read(self, receive: Receive, now_s: float, num_held: int) -> bytes:
         task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
         self._sweeper.reading[task] = now_s
         try:
             message = await receive()
             if message["type"] == "http.request" and not message["more_body"]:
-                self._check(message["body"])
+                self._check(message["body"], num_held)
                 return message["body"]
-            return await self._read_on(message, receive)
+            return await self._read_on(message, receive, num_held)
         except asyncio.CancelledError:
             if task not in self._sweeper.late:
                 raise
@@ -48,19 +57,21 @@ class BodyReader:
             del self._sweeper.reading[task]
             self._sweeper.late.discard(task)
 
-    async def _read_on(self, message: Any, receive: Receive) -> bytes:
+    async def _read_on(self, message: Any, receive: Receive, num_held: int) -> bytes:
         body = bytearray()
         while message["type"] == "http.request":
             body += message["body"]
-            self._check(body)
+            self._check(body, num_held)
             if not message["more_body"]:
                 return bytes(body)
             message = await receive()
         raise Cancelled
 
-    def _check(self, body: bytes | bytearray) -> None:
+    def _check(self, body: bytes | bytearray, num_held: int) -> None:
         if len(body) > self._max_body_bytes:
             raise self._too_large()
+        if len(body) > num_held:  # it came without its length
+            self._backlog.require(len(body))
 
     def _too_large(self) -> BodyTooLarge:
         return BodyTooLarge(

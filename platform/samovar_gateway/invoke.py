@@ -33,7 +33,7 @@ from samovar_gateway.sweep import Sweeper
 
 log = logging.getLogger(__name__)
 
-UNREAD_STATUSES = (408, 413)
+UNREAD_STATUSES = (408, 413, 503)  # what says them before the body is read does not read it
 
 Answer: TypeAlias = tuple[Call | None, Outcome]
 
@@ -46,16 +46,20 @@ class InvokeRoute:
         self._state = state
         self._admission = admission
         self._waiting = sweeper.waiting
-        self._body = BodyReader(sweeper, settings.max_body_bytes, settings.body_timeout_s)
+        self._body = BodyReader(
+            sweeper, state.dispatcher.room.backlog, settings.max_body_bytes, settings.body_timeout_s
+        )
 
     async def __call__(self, name: str, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """Answer one invocation of function `name`; every error becomes a problem document."""
         header = dict(scope["headers"])
         request_id = self._admission.request_id(header)
+        unread: Receive | None = receive
         try:
             ask = self._admission.check(name, scope["method"], header)
             ask.request_id = request_id
             body = await self._read(ask, receive)
+            unread = None
             answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
             ask.deliver = partial(_resolve, answer)
             self._state.journey.begin(ask, body)
@@ -69,7 +73,7 @@ class InvokeRoute:
         except FunctionNotFound:
             await self._refuse(await _unknown(self._state, name, header), request_id, send)
         except SamovarError as error:
-            await self._refuse(error, request_id, send, receive if error.status in UNREAD_STATUSES else None)
+            await self._refuse(error, request_id, send, unread if error.status in UNREAD_STATUSES else None)
         except Cancelled:
             return
         except Exception:
@@ -77,7 +81,7 @@ class InvokeRoute:
             await self._refuse(SamovarError("an error inside the gateway; its log says more"), request_id, send)
 
     async def _read(self, ask: Ask, receive: Receive) -> bytes:
-        """Return the body. Raises, noted: BodyTooLarge, ClientTooSlow; Cancelled if the caller left."""
+        """Return the body. Raises, noted: BodyTooLarge, ClientTooSlow, QueueFull; Cancelled if the caller left."""
         try:
             return await self._body.read(ask.header.get(b"content-length"), receive, ask.arrived_s)
         except SamovarError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
@@ -12,6 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from samovar_dispatch.ask import PRIORITY_NAMES
 from samovar_dispatch.cabinet import Cabinet
 from samovar_dispatch.call import Version
 from samovar_dispatch.stats import LATENCY_BOUNDS_S
@@ -37,7 +39,11 @@ class DispatchCollector(Collector):
         who = GaugeMetricFamily("samovar_gateway", "Always 1: which gateway this is", labels=["gateway_id"])
         who.add_metric([self._gateway_id], 1)
         yield who
-        versions = [v for v in self._dispatcher.versions.values() if v.stats.submitted or v.members or v.stats.cache]
+        versions = [
+            v
+            for v in self._dispatcher.versions.values()
+            if v.stats.submitted or v.members or v.stats.cache or v.stats.sheds
+        ]
         yield _calls(versions)
         yield _latency(versions)
         for name, text, attribute in (
@@ -56,8 +62,10 @@ class DispatchCollector(Collector):
         yield from _kept(self._cabinet)
         yield _gauge("samovar_queued", "Calls waiting for a slot now", [(v, v.num_queued) for v in versions])
         yield _gauge("samovar_running", "Calls instances hold now", [(v, v.num_running) for v in versions])
+        yield from self._admission(versions)
         yield _gauge("samovar_ready_instances", "Instances connected now", [(v, len(v.members)) for v in versions])
         yield from _breakers(versions)
+        yield _mirrored(versions)
         yield _instances(self._membership.states.values())
         late = CounterMetricFamily("samovar_late_replies", "Answers nobody waited for any more, dropped")
         late.add_metric([], self._dispatcher.late_replies)
@@ -66,6 +74,23 @@ class DispatchCollector(Collector):
         for code, count in sorted(self._problems.items()):
             problems.add_metric([code], count)
         yield problems
+
+    def _admission(self, versions: list[Version]) -> Iterator[Metric]:
+        """How full the queues are, what a newcomer would have to expect, and who was refused."""
+        now_s, room = time.monotonic(), self._dispatcher.room
+        ages = [(v, max((now_s - call.submitted_s for call in v.queue), default=0.0)) for v in versions]
+        yield _gauge("samovar_queue_age_seconds", "How long the oldest call has waited", ages)
+        waits = [(v, room.outlook(v, now_s).predicted_wait_s(len(v.queue)) or 0.0) for v in versions]
+        yield _gauge("samovar_predicted_wait_seconds", "What one more call would wait behind all that wait now", waits)
+        text = "Calls refused before they ran, so that others are served"
+        sheds = CounterMetricFamily("samovar_sheds", text, labels=[*LABELS, "code", "priority"])
+        for version in versions:
+            for (code, priority), count in version.stats.sheds.items():
+                sheds.add_metric([*_labels(version), code, PRIORITY_NAMES[priority]], count)
+        yield sheds
+        backlog = GaugeMetricFamily("samovar_waiting_bytes", "Bodies that wait, being read or for a slot")
+        backlog.add_metric([], room.backlog.num_bytes)
+        yield backlog
 
 
 def _labels(version: Version) -> list[str]:
@@ -113,6 +138,15 @@ def _kept(cabinet: Cabinet) -> Iterator[Metric]:
     yield held
 
 
+def _mirrored(versions: Iterable[Version]) -> Metric:
+    text = "Copies of other versions' calls, by how the answers compare"
+    family = CounterMetricFamily("samovar_mirrored", text, labels=[*LABELS, "outcome"])
+    for version in versions:
+        for outcome, count in version.stats.mirrored.items():
+            family.add_metric([*_labels(version), outcome], count)
+    return family
+
+
 def _breakers(versions: Iterable[Version]) -> Iterator[Metric]:
     text = "Circuit breaker: 0 closed, 1 open, 2 half-open"
     yield _gauge("samovar_breaker_state", text, [(v, int(v.breaker.state)) for v in versions])
@@ -131,7 +165,7 @@ def _breakers(versions: Iterable[Version]) -> Iterator[Metric]:
     yield from (sent, won)
 
 
-def _gauge(name: str, text: str, values: Iterable[tuple[Version, int]]) -> Metric:
+def _gauge(name: str, text: str, values: Iterable[tuple[Version, float]]) -> Metric:
     family = GaugeMetricFamily(name, text, labels=LABELS)
     for version, value in values:
         family.add_metric(_labels(version), value)

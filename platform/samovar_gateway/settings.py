@@ -22,8 +22,12 @@ class GatewaySettings(StoreSettings, frozen=True, kw_only=True):
     max_body_bytes: Annotated[int, Meta(gt=0, le=200 << 20, description="Largest request body, in bytes")] = 16 << 20
     body_timeout_s: Annotated[float, Meta(gt=0, description="Longest a client may take to send head or body, s")] = 30.0
     max_timeout_s: Annotated[
-        float, Meta(gt=0, description="Cap on a caller's Samovar-Timeout-Ms, seconds; larger values are lowered to it")
+        float,
+        Meta(gt=0, description="Cap on deadlines, a caller's Samovar-Timeout-Ms and a function's own alike, seconds"),
     ] = 3600.0
+    max_waiting_bytes: Annotated[
+        int, Meta(gt=0, description="Bodies that may wait in this gateway, being read or for a slot, bytes")
+    ] = 512 << 20
     drain_settle_s: Annotated[
         float,
         Meta(ge=0, description="After SIGTERM, how long /readyz says 503 before no connection is taken any more, s"),

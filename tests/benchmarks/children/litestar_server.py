@@ -1,5 +1,6 @@
-"""The two in-process baselines under the same server as the gateway: the sum of a list by a Litestar `post` handler,
-and by a Litestar `asgi` handler that reads and writes bytes itself. Prints its port, ends with its standard input."""
+"""In-process baselines under the same server as the gateway: the sum of a list by a Litestar `post` handler, by one
+that naps for 20 ms first, two at a time, and by a Litestar `asgi` handler that reads and writes bytes itself.
+Prints its port, ends with its standard input."""
 
 import asyncio
 import sys
@@ -15,6 +16,17 @@ from litestar.types import Receive, Scope, Send
 @post("/handler", status_code=200)
 async def handler(data: dict[str, Any]) -> float:
     """Decode, sum and encode the framework's way."""
+    return float(sum(data["values"]))
+
+
+NAPPERS = asyncio.Semaphore(2)
+
+
+@post("/nap", status_code=200)
+async def nap(data: dict[str, Any]) -> float:
+    """Hold one of two slots for 20 ms; whoever finds both taken waits for as long as it takes."""
+    async with NAPPERS:
+        await asyncio.sleep(0.02)
     return float(sum(data["values"]))
 
 
@@ -34,7 +46,7 @@ async def raw(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def main() -> None:
     """Serve until standard input ends."""
-    app = Litestar([handler, raw], openapi_config=None)
+    app = Litestar([handler, nap, raw], openapi_config=None)
     config = uvicorn.Config(
         app, port=0, loop="uvloop", http="httptools", ws="none", lifespan="off", access_log=False, log_level="warning"
     )

@@ -3,6 +3,7 @@
     report.py     options, interleaved takes, medians, targets, the printed table and the JSON line
     processes.py  /proc: CPU and memory of process trees, pinning, facts about the machine
     load.py       wrk with our script, read as one `Load`
+    open_loop.py  calls that leave at their own times, however long answers take
     running.py    a whole platform in a temporary folder, deployed to, called and stopped
     peers.py      the drivers of the peers and the environments they live in
     child.py      our own scripts in processes beside a benchmark
