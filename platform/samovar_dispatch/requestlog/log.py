@@ -19,10 +19,8 @@ from samovar_dispatch.requestlog.policy import NOTHING, PayloadPolicy
 from samovar_dispatch.stream import ChunkStream
 from samovar_storage.requestlog.rows import NONE, WHOLE, Row
 
-MAX_ROWS = 50_000
 MAX_BYTES = 64 << 20
 ROW_BYTES = 600  # a row without its payloads, about
-HURRY_ROWS = 4_000
 HURRY_BYTES = 8 << 20
 CLIENT_LEFT = 499
 MAX_POLICIES = 1_000
@@ -37,10 +35,10 @@ class RequestLog:
     def __init__(self, is_on: bool = True) -> None:
         self.num_noted = self.num_dropped = 0
         self.hurry = _nobody
-        self._books: dict[str, Book] = {}
+        self._is_on = is_on
+        self._books: dict[Version | str, Book] = {}
         self._policies: dict[str, PayloadPolicy] = {}
-        self._max_rows = MAX_ROWS if is_on else 0
-        self._num_rows = self._num_bytes = 0
+        self._num_bytes = 0
         self._wall_s = time.time() - time.monotonic()
 
     def note(self, ask: Ask, call: Call | None, outcome: Outcome, code: str) -> None:
@@ -56,7 +54,7 @@ class RequestLog:
         else:
             version = ask.entry.only
             total_s = time.monotonic() - ask.arrived_s
-        book = self._books.get(version.ref if version is not None else ask.entry.record.name)
+        book = self._books.get(version or ask.entry.record.name)
         if book is None:
             book = self._open(ask, version)
         if type(outcome) is Result:
@@ -64,67 +62,71 @@ class RequestLog:
             book.runs_us.append(outcome.run_us)
             if ask.marks:
                 book.unmark(ask.marks)
-            self._write(book, ask, call, (200, code, total_s), outcome, outcome.body)
+            if self._is_on:
+                self._append(book, ask, call, 200, code, total_s, outcome, outcome.body)
             return
-        if isinstance(outcome, SamovarError):
-            status = outcome.status
-        else:
-            status = 200 if isinstance(outcome, ChunkStream) else CLIENT_LEFT
+        status = _status_of(outcome)
         book.count(status, ask.marks, total_s)
-        self._write(book, ask, call, (status, code, total_s), _NO_RESULT, None)
+        if self._is_on:
+            self._append(book, ask, call, status, code, total_s, _NO_RESULT, None)
 
     def take(self) -> list[Book]:
         """Return what is pending, a book for each version, and begin anew."""
         taken, self._books = self._books, {}
-        self._num_rows = self._num_bytes = 0
+        self._num_bytes = 0
         self._wall_s = time.time() - time.monotonic()  # follows a clock that was set
         return [*taken.values()]
 
-    def _write(
+    def _append(
         self,
         book: Book,
         ask: Ask,
         call: Call | None,
-        ended: tuple[int, str, float],
+        status: int,
+        code: str,
+        total_s: float,
         result: Result,
         answer: bytes | None,
     ) -> None:
-        self.num_noted += 1
-        body, policy = ask.body, book.policy
-        size_in, size_out = len(body), len(result.body)
-        form, num_bytes = NONE, ROW_BYTES
+        self.num_noted = seq = self.num_noted + 1
+        body, policy, form = ask.body, book.policy, NONE
+        size_in, size_out, num_bytes = len(body), len(result.body), ROW_BYTES
         if policy.keeps and (policy.sample >= 1 or random.random() < policy.sample):  # noqa: S311
             num_bytes += size_in + size_out
-            is_whole = policy.is_plain and size_in <= policy.max_bytes >= size_out
-            form = WHOLE if is_whole else UNTREATED
-        if self._num_rows >= self._max_rows or self._num_bytes + num_bytes > MAX_BYTES:
-            self.num_dropped += self._max_rows > 0
+            form = WHOLE if policy.is_plain and size_in <= policy.max_bytes >= size_out else UNTREATED
+        self._num_bytes = num_bytes = self._num_bytes + num_bytes
+        if num_bytes > HURRY_BYTES and self._is_full(num_bytes):
             return
-        status, code, total_s = ended
-        marks, instance, queue_s, attempts, boot_ms, number = ask.marks, "", 0.0, 0, None, 0
+        marks, instance, queue_s, attempts, boot_ms = ask.marks, "", 0.0, 0, None
         if call is not None:
-            number, attempts = book.number, call.num_attempts
+            attempts = call.num_attempts
             queue_s = call.sent_s - call.submitted_s + result.wait_us * 1e-6
             if call.seat is not None:
-                instance = call.seat.owner.record.instance_id
+                record = call.seat.owner.record
+                instance = record.instance_id
                 if call.cold:
                     marks |= COLD
-                    boot_ms = call.seat.owner.record.boot_ms
+                    boot_ms = record.boot_ms
             if attempts:
                 marks |= RETRIED
         row = Row(
-            self.num_noted, self._wall_s + ask.arrived_s, number, instance, ask.request_id, ask.key_id, ask.priority,
-            status, code, total_s, queue_s, result.run_us, result.batch_size, attempts, marks, size_in, size_out,
-            ask.content_type, ask.traceparent, boot_ms,
+            seq, self._wall_s + ask.arrived_s, book.number if call is not None else 0, instance, ask.request_id,
+            ask.key_id, ask.priority, status, code, total_s, queue_s, result.run_us, result.batch_size, attempts, marks,
+            size_in, size_out, ask.content_type, ask.traceparent, boot_ms,
             body if form else None, form, answer if form else None, form if answer is not None else NONE,
         )  # fmt: skip
         book.rows.append(row)
         if form == UNTREATED:
             book.untreated.append(row)
-        self._num_rows += 1
-        self._num_bytes += num_bytes
-        if self._num_rows == HURRY_ROWS or self._num_bytes > HURRY_BYTES:
-            self.hurry()
+
+    def _is_full(self, num_bytes: int) -> bool:
+        """Ask for a flush; return whether the row that makes it `num_bytes` is one too many, and count it then."""
+        self.hurry()
+        if num_bytes <= MAX_BYTES:
+            return False
+        self._num_bytes = MAX_BYTES
+        self.num_dropped += 1
+        return True
 
     def _open(self, ask: Ask, version: Version | None) -> Book:
         """Begin a version's book. An invocation that no version got, though several might have, keeps no payload."""
@@ -137,8 +139,14 @@ class RequestLog:
             if len(self._policies) >= MAX_POLICIES:
                 self._policies.clear()
             policy = self._policies[version.ref] = PayloadPolicy.of(version.manifest.log)
-        book = self._books[version.ref] = Book(name, version.ref, version.manifest.version, policy)
+        book = self._books[version] = Book(name, version.ref, version.manifest.version, policy)
         return book
+
+
+def _status_of(outcome: Outcome) -> int:
+    if isinstance(outcome, SamovarError):
+        return outcome.status
+    return 200 if isinstance(outcome, ChunkStream) else CLIENT_LEFT
 
 
 UNTREATED = -1  # a payload whose policy is still to be applied; never leaves this process
