@@ -21,6 +21,7 @@ from samovar_dispatch.call import Call, Outcome, Owner, Version
 from samovar_dispatch.dispatcher import Dispatcher
 from samovar_dispatch.hedge import Hedge
 from samovar_dispatch.rate_limits import RateLimits
+from samovar_dispatch.shadow import Shadow
 
 if TYPE_CHECKING:
     from samovar_dispatch.errand import Errands
@@ -39,6 +40,7 @@ class Journey:
     def __init__(self, dispatcher: Dispatcher) -> None:
         self.notes: list[Note] = []
         self.rates = RateLimits()
+        self.shadow = Shadow(self)
         self._dispatcher = dispatcher
 
     def begin(self, ask: Ask, body: bytes) -> None:
@@ -52,6 +54,8 @@ class Journey:
             if ask.rate is not None or entry.rates is not None:
                 self.rates.take(ask.key_id, ask.rate, entry.record.name, entry.rates)
             version = entry.only or entry.choose(ask, random.random())  # noqa: S311  shares of traffic are no secret
+            if entry.mirror is not None and random.random() < entry.mirror_share:  # noqa: S311
+                self.shadow.offer(ask, entry.mirror)
             if version.recipe is None:
                 ask.handle = self.attempt(version, ask, self)
             else:

@@ -15,7 +15,8 @@ class VersionStats:
     """outcomes: ended calls by code, "ok" for answers. latency_counts: calls per bucket of LATENCY_BOUNDS_S, the last
     one beyond all; not cumulative. run_sum_s: seconds in handlers. cold_starts: calls that had to wait for a boot.
     cache: asks of a version with a cache, by what became of them (hit, collapsed, miss, bypass). fallbacks: asks whose
-    call came to nothing, by the link that answered ("none": no link did)."""
+    call came to nothing, by the link that answered ("none": no link did). mirrored: copies of other versions' calls, by
+    how their answers compare."""
 
     __slots__ = (
         "cache",
@@ -23,6 +24,7 @@ class VersionStats:
         "fallbacks",
         "latency_counts",
         "latency_sum_s",
+        "mirrored",
         "outcomes",
         "queue_sum_s",
         "redispatched",
@@ -37,6 +39,7 @@ class VersionStats:
         self.outcomes: dict[str, int] = {"ok": 0}
         self.sheds: Counter[tuple[str, int]] = Counter()
         self.cache: dict[str, int] = {}
+        self.mirrored: dict[str, int] = {}
         self.fallbacks: dict[str, int] = {}
         self.latency_counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
         self.latency_sum_s = self.queue_sum_s = self.run_sum_s = 0.0

@@ -120,3 +120,39 @@ def test_what_cannot_be_routed_is_refused(gateway: Gateway) -> None:
         route(gateway, command, status, **body)
     assert gateway.client.post("/v1/functions/nobody/route/undo").status_code == 404
     assert why(gateway)["route"]["shares"] == {"1": 100}
+
+
+def test_copies_are_compared_and_never_returned(gateway: Gateway) -> None:
+    gateway.deploy()
+    gateway.start_instance("echo@1", concurrency=4)
+    wait_ready(gateway, v1=1)
+    first = gateway.registry.manifest("echo", 1)
+    gateway.registry.publish_version(first, mirror=100)
+    wait_until(lambda: why(gateway)["route"]["mirror"], 10, "the mirror is routed")
+    assert answered_by(gateway, 5) == {"1": 5}, "nobody is ready there: no copies, no waiting"
+    assert gateway.metric("samovar_queued") == 0
+    mirror = gateway.start_instance("echo@2", concurrency=4)
+    wait_ready(gateway, v1=1, v2=1)
+    assert answered_by(gateway, 20) == {"1": 20}
+    wait_until(lambda: (why(gateway)["mirror"] or {}).get("equal") == 20, 10, "all are compared")
+    report = why(gateway)["mirror"]
+    assert (report["compared"], report["different"], report["paths"]) == (20, 0, {})
+    mirror.popen.kill()
+    assert answered_by(gateway, 20) == {"1": 20}
+    route(gateway, "mirror", percent=0)
+    assert why(gateway)["mirror"] is None and why(gateway)["route"]["mirror"] is None
+
+
+def test_a_slow_mirror_delays_nobody(gateway: Gateway) -> None:
+    gateway.deploy()
+    gateway.start_instance("echo@1", concurrency=2)
+    wait_ready(gateway, v1=1)
+    gateway.registry.publish_version(gateway.registry.manifest("echo", 1), mirror=100)
+    gateway.start_instance("echo@2", concurrency=1)
+    wait_ready(gateway, v1=1, v2=1)
+    slow = [gateway.invoke(body={"sleep_s": 0.1}) for _ in range(20)]
+    assert {answer.status_code for answer in slow} == {200}
+    queued_ms = [float(a.headers["server-timing"].partition("queue;dur=")[2].split(",")[0] or 0) for a in slow]
+    assert sorted(queued_ms)[10] < 50, "the calls themselves find a free slot"
+    outcomes = wait_until(lambda: (m := why(gateway)["mirror"]) and m["equal"] >= 5 and m, 20, "copies answered")
+    assert outcomes["failed"] == 0

@@ -138,11 +138,21 @@ def _why_text(found: dict[str, Any], now_s: float) -> str:
     for failure in found["boot_failures"].values():
         lines.append(f"  {failure['ref']} does not come up: {failure['detail']}")
     lines += [f"  {ref}: {_breaker_text(one)}" for ref, one in found["breakers"].items() if one["state"] != "closed"]
+    if report := found.get("trial"):
+        lines.append(f"  canary {report['ref']}: {report['action']} ({report['rule']}): {report['reason']}")
+    if report := found.get("mirror"):
+        lines += _mirror_lines(report)
     lines.append("changes, newest first")
     lines += [f"  {_ago(change, now_s)}  {_change_text(change)}" for change in found["route"]["history"]]
     lines.append("decisions, newest first")
     lines += [f"  {_ago(one, now_s)}  {_decision_text(one)}" for one in found["decisions"][:_NUM_LINES]]
     return "\n".join(lines)
+
+
+def _mirror_lines(report: dict[str, Any]) -> list[str]:
+    counts = ", ".join(f"{report[kind]} {kind}" for kind in ("equal", "different", "failed", "skipped"))
+    paths = [f"    differs {count} times at {path}" for path, count in list(report["paths"].items())[:_NUM_LINES]]
+    return [f"  mirrored answers: {counts}", *paths]
 
 
 def _state_of(found: dict[str, Any]) -> str:

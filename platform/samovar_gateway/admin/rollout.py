@@ -29,6 +29,7 @@ from samovar_gateway.admin.requests import (
 from samovar_gateway.admin.services import Services, services_of
 from samovar_storage import live, routes
 from samovar_storage.records import BootFailure, Decision
+from samovar_storage.trials import MirrorReport, TrialReport, mirrored, trial
 
 NUM_DECISIONS = 50
 
@@ -101,7 +102,8 @@ class RouteView(Struct, frozen=True, kw_only=True):
 
 class Why(Struct, frozen=True, kw_only=True):
     """Why traffic goes where it goes. serving: where this gateway sends calls now; ready: instances it may give calls,
-    by version. decisions: of the pool manager, newest first. boot_failures, breakers: by `name@version`."""
+    by version. decisions: of the pool manager, newest first. boot_failures, breakers: by `name@version`.
+    trial: the verdict on the canary so far. mirror: how the mirror's answers compare."""
 
     name: str
     route: Route
@@ -110,6 +112,8 @@ class Why(Struct, frozen=True, kw_only=True):
     decisions: list[Decision]
     boot_failures: dict[str, BootFailure]
     breakers: dict[str, BreakerView]
+    trial: TrialReport | None = None
+    mirror: MirrorReport | None = None
 
 
 class Rollout(Controller):
@@ -173,6 +177,8 @@ class Rollout(Controller):
             decisions=await live.decisions(redis, name, NUM_DECISIONS),
             boot_failures={ref: f for ref in refs if (f := await live.boot_failure(redis, ref)) is not None},
             breakers=services.breakers(name),
+            trial=await trial(redis, name),
+            mirror=await _mirror_report(services, record.route),
         )
 
 
@@ -193,6 +199,12 @@ async def _change(request: AnyRequest, change: routes.Command, reason: str = "")
     route = await services.reroute(name, lambda old: change(old, author))
     last = route.history[0]
     return RouteView(name=name, route=route, changed=f"{last.what}: {last.reason}")
+
+
+async def _mirror_report(services: Services, route: Route) -> MirrorReport | None:
+    if route.mirror is None:
+        return None
+    return await mirrored(services.state.redis, version_ref(route.name, route.mirror.version))
 
 
 def _serving(services: Services, name: str) -> Literal["target", "moving", "previous"]:
