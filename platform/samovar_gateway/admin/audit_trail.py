@@ -45,7 +45,8 @@ class AuditTrail:
         if not _is_audited(scope):
             await self._app(scope, receive, send)
             return
-        at_s, body, status, request_id = time.time(), bytearray(), 0, ""
+        at_s, body, status = time.time(), bytearray(), 0
+        request_id = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
 
         async def hear() -> Any:
             message = await receive()
@@ -57,7 +58,7 @@ class AuditTrail:
             nonlocal status, request_id
             if message["type"] == "http.response.start":
                 status = message["status"]
-                request_id = dict(message["headers"]).get(b"x-request-id", b"").decode("latin-1")
+                request_id = dict(message["headers"]).get(b"x-request-id", b"").decode("latin-1") or request_id
             await send(message)
 
         try:
