@@ -24,7 +24,18 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RESULTS = ROOT / "build" / "benchmarks"
 PAGE = ROOT / "docs" / "benchmarks.md"
-NAMES = ("cold_start", "overhead", "peers", "batching", "memory", "burst", "routes", "weights", "overload")
+NAMES = (
+    "cold_start",
+    "overhead",
+    "peers",
+    "batching",
+    "memory",
+    "burst",
+    "routes",
+    "weights",
+    "overload",
+    "request_log",
+)
 # SIGINT lets a benchmark that hangs stop its platform before it is killed
 _BOUNDED = ("timeout", "--signal=INT", "--kill-after=90", "1800")
 _PACKAGES = ("torch", "transformers", "litestar", "uvicorn")
