@@ -43,11 +43,12 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """A version that is live. url: its invoke address."""
+    """A version that is live. url: its invoke address. warnings: what may not be meant, a sentence each."""
 
     name: str
     version: int
     url: str
+    warnings: tuple[str, ...] = ()
 
 
 def inspect(target: str) -> Draft:
@@ -135,7 +136,7 @@ def create(client: Client, package: Package, rollout: Mapping[str, str | int | f
     made: dict[str, Any] = msgspec.json.decode(response.content)
     version = int(made["version"])
     _wait_until_live(client, path, version)
-    return Deployed(manifest.name, version, f"{client.connection.url}{path}/invoke")
+    return Deployed(manifest.name, version, f"{client.connection.url}{path}/invoke", tuple(made.get("warnings", ())))
 
 
 def _wait_until_live(client: Client, path: str, version: int) -> None:

@@ -5,6 +5,7 @@ All are frozen, equal by value, and stored in the manifest. This module does not
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, Literal
 
@@ -12,6 +13,8 @@ import msgspec
 
 from samovar.errors import DeployRefused
 from samovar.values import NAME_PATTERN, Struct, require
+
+MAX_VALUE_BYTES = 64 * 1024
 
 _RATE = re.compile(r"^(\d+(?:\.\d+)?)/(s|m|h)$")
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -77,7 +80,8 @@ class Fallback(Struct, frozen=True, kw_only=True):
     """What to answer with when the version is broken, sheds or fails, tried in this order.
 
     cached: the last good answer. version: "previous" (the version that had the traffic before this one) or a number.
-    function: another function, called with the same input. value: a fixed JSON answer (None = no such).
+    function: another function, called with the same input, whoever the caller is. value: a fixed JSON answer of at most
+    MAX_VALUE_BYTES (None = no such).
     """
 
     cached: Cached | None = None
@@ -90,6 +94,16 @@ class Fallback(Struct, frozen=True, kw_only=True):
         require(any(item is not None for item in given), "Fallback: give cached, version, function or value")
         if self.function is not None:
             require(bool(NAME_PATTERN.match(self.function)), f"Fallback: {self.function!r} cannot be a function's name")
+        require(not isinstance(self.version, int) or self.version >= 1, "Fallback: versions are numbered from 1")
+        require(_num_json_bytes(self.value) <= MAX_VALUE_BYTES, f"Fallback: value has at most {MAX_VALUE_BYTES} bytes")
+
+
+def _num_json_bytes(value: Any) -> int:
+    """Return the size of `value` as JSON. Raises: DeployRefused if it is none."""
+    try:
+        return len(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DeployRefused(f"Fallback: value must be JSON: {error}") from None
 
 
 class Breaker(Struct, frozen=True, kw_only=True):

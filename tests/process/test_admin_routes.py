@@ -15,6 +15,7 @@ import msgspec
 import pytest
 import redis as redis_sync
 
+from samovar.policies import Fallback
 from samovar.spec import BlobRef, FileRef, Manifest, Scaling, parse_ref
 from samovar_storage import keys
 from samovar_storage.embedded import EmbeddedSeaweed, EmbeddedValkey
@@ -149,6 +150,19 @@ def test_deploy_look_scale_and_remove(admin: httpx.Client) -> None:
     problem(admin.get("/v1/functions/life"), 404, "function_not_found")
     problem(admin.delete("/v1/functions/life"), 404, "function_not_found")
     assert deploy(admin, "life") == 3, "a version's number is never given out again"
+
+
+def test_a_deploy_says_what_may_not_be_meant(admin: httpx.Client) -> None:
+    changed = manifest(admin, "warned", fallback=Fallback(function="later"))
+    made = admin.post("/v1/functions/warned/versions", json=changed)
+    assert made.status_code == 201, made.text
+    assert "no function 'later' yet" in made.json()["warnings"][0]
+    plain = admin.post("/v1/functions/warned/versions", json=manifest(admin, "warned"))
+    assert plain.json()["warnings"] == []
+    itself = admin.post(
+        "/v1/functions/later/versions", json=manifest(admin, "later") | {"fallback": {"function": "later"}}
+    )
+    problem(itself, 422, "deploy_refused")
 
 
 def test_many_deploys_at_once_lose_none(admin: httpx.Client) -> None:

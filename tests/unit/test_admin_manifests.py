@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from samovar.errors import DeployRefused
+from samovar.policies import MAX_VALUE_BYTES, Cache, Fallback
 from samovar.spec import BatchSpec, BlobRef, FileRef, Manifest
-from samovar_gateway.admin.manifests import blobs_of, check_manifest
+from samovar_gateway.admin.manifests import blobs_of, check_manifest, warnings_of
 
 SHA = "a" * 64
 OTHER = "b" * 64
@@ -65,11 +66,34 @@ def test_a_good_manifest_passes() -> None:
         ({"requirements": ["--index-url http://evil"]}, "options are not allowed"),
         ({"requirements": ["a\nb"]}, "not a requirement"),
         ({"requirements": [" "]}, "not a requirement"),
+        ({"fallback": Fallback(function="embed")}, "cannot stand in for itself"),
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(DeployRefused, match=sentence):
         check_manifest("embed", manifest(**changes))
+
+
+def test_what_may_not_be_meant_is_a_warning() -> None:
+    to_other = manifest(fallback=Fallback(function="other"))
+    assert warnings_of(to_other, ["other"]) == warnings_of(manifest(), []) == []
+    assert "no function 'other' yet" in warnings_of(to_other, ["embed"])[0]
+    streaming = manifest(handler="generator", batch=None, cache=Cache(ttl_s=1))
+    assert "its cache has no effect" in warnings_of(streaming, [])[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ({1, 2}, "must be JSON"),
+        (float("nan"), "must be JSON"),
+        (b"tea", "must be JSON"),
+        ("x" * MAX_VALUE_BYTES, "at most"),
+    ],
+)
+def test_a_fallback_value_is_a_small_piece_of_json(value: Any, sentence: str) -> None:
+    with pytest.raises(DeployRefused, match=sentence):
+        Fallback(value=value)
 
 
 @pytest.mark.parametrize("name", ["", "Embed", "-a", "a-", "a" * 64, "a/b", "a.b", "é"])

@@ -132,8 +132,11 @@ def _emit_deployed(
         "num_blobs": len(package.sources),
         "num_uploaded": num_uploaded,
         "uploaded_bytes": num_bytes,
+        "warnings": list(deployed.warnings),
         **rollout,
     }
+    for warning in deployed.warnings:
+        session.note(f"warning: {warning}")
     session.emit(data, lambda: _deployed_text(session, package, deployed, num_uploaded, num_bytes))
 
 

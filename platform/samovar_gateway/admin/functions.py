@@ -6,12 +6,14 @@ import time
 from collections import Counter
 from typing import Any
 
+import msgspec
 from litestar import Controller, Response, delete, get, post
 
 from samovar.errors import InvalidInput
 from samovar.spec import Manifest, Route, Scaling, version_ref
 from samovar.values import Struct
 from samovar_dispatch.guard import BreakerView
+from samovar_gateway.admin.manifests import warnings_of
 from samovar_gateway.admin.openapi import document
 from samovar_gateway.admin.requests import (
     AnyRequest,
@@ -55,11 +57,12 @@ class FunctionView(Struct, frozen=True, kw_only=True):
 
 
 class Created(Struct, frozen=True, kw_only=True):
-    """A version that is live. url: where it is invoked."""
+    """A version that is live. url: where it is invoked. warnings: what may not be meant, a sentence each."""
 
     name: str
     version: int
     url: str
+    warnings: list[str] = msgspec.field(default_factory=list)
 
 
 class Scaled(Struct, frozen=True, kw_only=True):
@@ -139,7 +142,8 @@ class Functions(Controller):
         trial = options.trial()
         manifest = await read_body(request, Manifest)
         manifest = await services.publish(name, manifest, principal.key_id, trial, options.mirror)
-        made = Created(name=name, version=manifest.version, url=_invoke_url(request, name))
+        warnings = warnings_of(manifest, services.state.functions.entries)
+        made = Created(name=name, version=manifest.version, url=_invoke_url(request, name), warnings=warnings)
         return Response(made, status_code=201, headers={"location": f"/v1/functions/{name}"})
 
     @post("/{name:str}/scale", status_code=200)

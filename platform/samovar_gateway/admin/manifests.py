@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Container
 from pathlib import PurePosixPath
 
 from samovar.errors import DeployRefused
@@ -44,6 +45,19 @@ def check_manifest(name: str, manifest: Manifest) -> None:
     _check_code(manifest)
     _check_weights(manifest)
     _check_requirements(manifest)
+    fallback = manifest.fallback
+    _require(fallback is None or fallback.function != name, "Fallback: a function cannot stand in for itself")
+
+
+def warnings_of(manifest: Manifest, functions: Container[str]) -> list[str]:
+    """Return what is allowed, but perhaps not meant. functions: names that exist."""
+    other = manifest.fallback.function if manifest.fallback is not None else None
+    found = []
+    if other is not None and other not in functions:
+        found.append(f"there is no function {other!r} yet: until there is, the fallback to it is passed over")
+    if manifest.cache is not None and "generator" in manifest.handler:
+        found.append("the answers of a generator are not kept: its cache has no effect")
+    return found
 
 
 def blobs_of(manifest: Manifest) -> list[BlobRef]:
