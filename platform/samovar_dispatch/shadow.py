@@ -86,7 +86,7 @@ class Shadow:
 
     def _send(self, copy: Copy) -> None:
         ask, now_s = copy.ask, time.monotonic()
-        if copy.is_answered:  # refused, or answered by a cache
+        if copy.is_answered and copy.answer is None:  # refused, or answered by a cache
             self._skip(copy)
             return
         deadline_s = now_s + copy.version.manifest.limits.timeout_s
