@@ -17,6 +17,7 @@ import logging
 import os
 import resource
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -292,4 +293,5 @@ def inherited_data_bytes() -> int:
 def _use_scratch(scratch_dir: str) -> None:
     os.makedirs(scratch_dir, mode=0o700, exist_ok=True)
     os.environ["TMPDIR"] = os.environ["HOME"] = scratch_dir
+    tempfile.tempdir = scratch_dir  # it had been found out in the zygote
     os.chdir(scratch_dir)

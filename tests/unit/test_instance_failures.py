@@ -33,7 +33,12 @@ OutOfMemoryError.__module__ = "torch"
         (Cancelled(), failures.CANCELLED),
         (
             MemoryError(),
-            Fault("function_raised", 500, "MemoryError", {"type": "MemoryError", "reason": "out_of_memory"}),
+            Fault(
+                "function_raised",
+                500,
+                "MemoryError (the limit is sv.Resources(memory_gib=…))",
+                {"type": "MemoryError", "reason": "out_of_memory"},
+            ),
         ),
         (
             OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),

@@ -185,11 +185,11 @@ def _sweep(folder: Path) -> None:
 
 
 def _limit(group: Path, tree: Tree, limits: Limits) -> None:
-    for file, value in _values(tree, limits).items():
+    for file, value in values(tree, limits).items():
         (group / file).write_text(value)
 
 
-def _values(tree: Tree, limits: Limits) -> dict[str, str]:
+def values(tree: Tree, limits: Limits) -> dict[str, str]:
     """Return what goes into which file."""
     memory_bytes = limits.memory_bytes + MARGIN_BYTES if limits.memory_bytes else 0
     is_first = tree.version == 1
