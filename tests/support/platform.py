@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,11 +102,13 @@ class Platform:
         self.events.put(None)
 
 
-def start(data_dir: Path, *flags: str, environ: Mapping[str, str] | None = None) -> Platform:
-    """Start a platform and return at once; `wait_for("ready")` waits."""
+def start(
+    data_dir: Path, *flags: str, environ: Mapping[str, str] | None = None, within: Sequence[str] = ()
+) -> Platform:
+    """Start a platform and return at once; `wait_for("ready")` waits. within: a command that becomes the rest of it."""
     with data_dir.with_suffix(".up.log").open("ab") as log:
         process = subprocess.Popen(
-            up_command(data_dir, *flags),
+            [*within, *up_command(data_dir, *flags)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

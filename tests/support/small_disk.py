@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import sys
 from pathlib import Path
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x0002_0000, 0x1000_0000
@@ -31,3 +32,14 @@ def limit_disk(folder: Path, max_bytes: int) -> bool:
         return True
     resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
     return False
+
+
+def within_small_disk(folder: Path, max_bytes: int) -> list[str]:
+    """Return a command that runs the one behind it with so little room in `folder`, which is made."""
+    return [sys.executable, str(Path(__file__)), str(folder), str(max_bytes)]
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
+    limit_disk(Path(sys.argv[1]), int(sys.argv[2]))
+    os.execv(sys.argv[3], sys.argv[3:])  # noqa: S606

@@ -13,6 +13,8 @@ from support.folders import short_folder
 from support.journeys import Caller
 from support.platform import Platform, end, environment, start, wait_ready
 
+ROWS = pytest.StashKey[list[Row]]()
+
 
 @pytest.fixture(scope="session")
 def clock(tmp_path_factory: pytest.TempPathFactory) -> SteppedClock:
@@ -32,10 +34,9 @@ def broken(clock: SteppedClock) -> Iterator[Platform]:
 
 
 @pytest.fixture(scope="session")
-def rows() -> Iterator[list[Row]]:
+def rows(request: pytest.FixtureRequest) -> list[Row]:
     """What every fault did, printed at the end."""
-    found: list[Row] = []
-    yield found
+    return request.config.stash.setdefault(ROWS, [])
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +53,10 @@ def bystander(broken: Platform, victim: Caller, rows: list[Row]) -> Iterator[Bys
         yield found
 
 
-@pytest.fixture(scope="session", autouse=True)
-def printed(request: pytest.FixtureRequest, rows: list[Row]) -> Iterator[None]:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print what every fault did, for people and for docs/reliability.md."""
-    yield
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    for line in ["", *table(rows)] if reporter is not None and rows else []:
-        reporter.write_line(line)
+    rows = config.stash.get(ROWS, [])
+    if rows:
+        terminalreporter.section("faults, under the load of another function")
+    for line in table(rows) if rows else []:
+        terminalreporter.write_line(line)
