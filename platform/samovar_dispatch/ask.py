@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from samovar_dispatch.call import Call, Outcome
+    from samovar_dispatch.call import Call, Outcome, Version
     from samovar_dispatch.functions import FunctionEntry
     from samovar_dispatch.gcra import Rate
 
@@ -35,8 +35,8 @@ class Ask:
     key_id: of the caller's API key; rate: that key's limit, None = none. priority: HIGH, NORMAL, LOW or BACKGROUND, as
     the key allows. header: the request's headers by lower-case name, as bytes. no_store: the caller forbids keeping its
     answer. deliver: called once with the call that answered (None if no call did) and the outcome; must not raise.
-    marks: a sum of the constants above. more_headers: what the answer says beside its usual headers. handle: what is
-    under way, once it began.
+    version: that the route chose, None until then. marks: a sum of the constants above. more_headers: what the answer
+    says beside its usual headers. handle: what is under way, once it began.
     """
 
     __slots__ = (
@@ -57,6 +57,7 @@ class Ask:
         "rate",
         "request_id",
         "traceparent",
+        "version",
     )
 
     def __init__(
@@ -90,6 +91,7 @@ class Ask:
         self.marks = 0
         self.more_headers: Sequence[tuple[bytes, bytes]] = ()
         self.handle: Handle | None = None
+        self.version: Version | None = None
 
 
 def _nobody(_call: Any, _outcome: Any) -> None:

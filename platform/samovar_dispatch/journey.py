@@ -54,6 +54,7 @@ class Journey:
             if ask.rate is not None or entry.rates is not None:
                 self.rates.take(ask.key_id, ask.rate, entry.record.name, entry.rates)
             version = entry.only or entry.choose(ask, random.random())  # noqa: S311  shares of traffic are no secret
+            ask.version = version
             if entry.mirror is not None and random.random() < entry.mirror_share:  # noqa: S311
                 self.shadow.offer(ask, entry.mirror)
             if version.recipe is None:

@@ -119,12 +119,18 @@ def version(number: int = 1, log: Log | None = None) -> Version:
 
 
 def ended(
-    log: RequestLog, of: Version | None, outcome: Any, marks: int = 0, body: bytes = b"{}", cold: bool = False
+    log: RequestLog,
+    of: Version | None,
+    outcome: Any,
+    marks: int = 0,
+    body: bytes = b"{}",
+    cold: bool = False,
+    chosen: Version | None = None,
 ) -> None:
     """Note one invocation that arrived at 10 s and ended at 10.25 s."""
     entry = cast(FunctionEntry, SimpleNamespace(record=SimpleNamespace(name="f"), only=None))
     ask = Ask(entry, "k1", 10.0, 99.0, {b"authorization": PLANTED.encode()}, b"r1")
-    ask.body, ask.marks = body, marks
+    ask.body, ask.marks, ask.version = body, marks, chosen or of
     call = None
     if of is not None:
         record = SimpleNamespace(instance_id="i1", boot_ms={"load": 4.0})
@@ -217,6 +223,15 @@ def test_traffic_tells_calls_copies_fallbacks_and_cached_answers_apart() -> None
     assert (one.calls.ok, one.calls.cached, one.calls.fallback, one.calls.shed) == (3, 1, 1, 1)
     assert (one.shadow.ok, one.shadow.shed) == (1, 1)
     assert sum(one.calls.total.values()) == sum(one.calls.run.values()) == 3
+
+
+def test_what_another_version_answered_counts_for_the_one_that_should_have() -> None:
+    log, trial = RequestLog(), version(2)
+    ended(log, version(1), ANSWER, FALLBACK, chosen=trial)
+    ended(log, None, QueueFull("full", retry_after_s=1.0), chosen=trial)
+    (book,) = log.take()
+    assert book.ref == "f@2" and [row.version for row in book.rows] == [2, 2]
+    assert (book.tallies()[0].fallback, book.tallies()[0].shed) == (1, 1)
 
 
 def test_frames_are_small_and_lose_no_row() -> None:

@@ -48,12 +48,9 @@ class RequestLog:
             call: its last attempt, None if no version was tried.
             code: of its error, "ok" or "cancelled".
         """
-        if call is not None:
-            version: Version | None = call.version
-            total_s = call.ended_s - ask.arrived_s
-        else:
-            version = ask.entry.only
-            total_s = time.monotonic() - ask.arrived_s
+        # a refused ask has no call, one that fell back has a call of another version
+        version = ask.version or (call.version if call is not None else ask.entry.only)
+        total_s = (call.ended_s if call is not None else time.monotonic()) - ask.arrived_s
         book = self._books.get(version or ask.entry.record.name)
         if book is None:
             book = self._open(ask, version)
@@ -110,7 +107,7 @@ class RequestLog:
             if attempts:
                 marks |= RETRIED
         row = Row(
-            seq, self._wall_s + ask.arrived_s, book.number if call is not None else 0, instance, ask.request_id,
+            seq, self._wall_s + ask.arrived_s, book.number, instance, ask.request_id,
             ask.key_id, ask.priority, status, code, total_s, queue_s, result.run_us, result.batch_size, attempts, marks,
             size_in, size_out, ask.content_type, ask.traceparent, boot_ms,
             body if form else None, form, answer if form else None, form if answer is not None else NONE,
