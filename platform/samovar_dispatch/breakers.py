@@ -10,7 +10,8 @@
 
 So as a rule one gateway probes for all and its `probes` are all there are; the others take their turn if it has no
 traffic or dies. With Redis away nothing is told or heard, and each gateway decides alone, from its own calls.
-This module does not know what makes a breaker move.
+Instances that stay unwell here are told of too, to the pool manager. This module does not know what makes a breaker
+move, or an instance unwell.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from redis.asyncio import Redis
 from samovar.errors import SamovarError
 from samovar_dispatch.breaker import PROBE_LEASE_S, State
 from samovar_dispatch.call import Version
+from samovar_dispatch.connection import InstanceConnection
 from samovar_dispatch.dispatcher import Dispatcher
 from samovar_dispatch.functions import FunctionTable
 from samovar_storage import breakers, keys
-from samovar_storage.breakers import BreakerNews
+from samovar_storage.breakers import BreakerNews, Unwell
 from samovar_storage.records import loads
 from samovar_storage.subscribe import Message, subscribe
 
@@ -47,11 +49,20 @@ class Breakers:
         self._dispatcher = dispatcher
         self._gateway_id = gateway_id
         self._moved: dict[Version, None] = {}
+        self._unwell: dict[str, Unwell] = {}
         self._wake = asyncio.Event()
         dispatcher.guard.on_change = self._notice
+        dispatcher.ejections.on_unwell = self._notice_unwell
 
     def _notice(self, version: Version) -> None:
         self._moved[version] = None
+        self._wake.set()
+
+    def _notice_unwell(self, connection: InstanceConnection, fault: str) -> None:
+        record = connection.record
+        self._unwell[record.instance_id] = Unwell(
+            instance_id=record.instance_id, ref=record.ref, gateway=self._gateway_id, fault=fault
+        )
         self._wake.set()
 
     async def tell(self) -> None:
@@ -61,11 +72,14 @@ class Breakers:
             await self._wake.wait()
             self._wake.clear()
             moved, self._moved = self._moved, {}
-            for version in moved:
-                try:
+            unwell, self._unwell = self._unwell, {}
+            try:
+                for version in moved:
                     await breakers.tell(self._redis, self._news(version), time.time())
-                except SamovarError as error:
-                    log.warning("the others were not told of the breaker of %s: %s", version.ref, error.detail)
+                for news in unwell.values():
+                    await breakers.tell_unwell(self._redis, news)
+            except SamovarError as error:
+                log.warning("others were not told how %d versions are: %s", len(moved) + len(unwell), error.detail)
 
     async def follow(self) -> None:
         """Take in what the others tell, until cancelled. Raises StoreUnavailable when a reading fails: run it again."""

@@ -117,6 +117,7 @@ class Version:
 
     suspects: calls to be retried alone, oldest first. isolated: the seat set aside for them. boot_failure: the last
     one, until an instance comes up. breaker: whether calls may go to it. retries: what a second run is paid from.
+    compared_s: when its instances were last compared.
     hedging: when a second copy of a call is sent, None = never. recipe: its wishes for cache and fallback, None for
     most. label: its number as edges print it. active: the demand writer watches it.
     """
@@ -128,6 +129,7 @@ class Version:
         "boot_failure",
         "boots",
         "breaker",
+        "compared_s",
         "hedging",
         "isolated",
         "label",
@@ -163,6 +165,7 @@ class Version:
         self.adapts = is_adaptive(manifest)
         self.boot_failure: BootFailure | None = None
         self.breaker = Breaker(manifest.breaker, random.random)
+        self.compared_s = 0.0
         self.hedging = hedging_of(manifest)
         self.retries = Budget(RETRY_SHARE, RETRY_FLOOR_PER_S)
         self.recipe = recipe_of(manifest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import msgspec
@@ -18,6 +19,7 @@ from samovar.errors import ProtocolError
 from samovar.lifecycle import State
 from samovar_dispatch.call import Call
 from samovar_dispatch.concurrency import GradientLimit
+from samovar_dispatch.outliers import Health
 from samovar_dispatch.slots import Seat
 from samovar_storage.records import InstanceRecord
 
@@ -44,6 +46,7 @@ class InstanceConnection(asyncio.Protocol):
     in_flight: calls given to it whose id has not ended, by id, oldest first. opened: it welcomed us and may be given
     calls; was_open: it once was. closed: resolves when the connection is gone, to the reason in words. limit: how many
     calls do it good, where its slots are a guess. is_deaf: it was asked something and does not answer.
+    is_ejected: it does worse than its peers (`ejections.py`), health: by these numbers. check_id: of the last Check.
     """
 
     def __init__(self, record: InstanceRecord, listener: Listener, peer: str) -> None:
@@ -51,7 +54,10 @@ class InstanceConnection(asyncio.Protocol):
         self.in_flight: dict[int, Call] = {}
         self.seat: Seat[InstanceConnection] = Seat(self, max(1, record.concurrency))
         self.opened = self.was_open = False
-        self.is_deaf = False
+        self.is_deaf = self.is_ejected = False
+        self.health = Health()
+        self.check_id = 0
+        self._told_check: Callable[[str | None, bool], object] | None = None
         self.num_busy = 0
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._peer = peer
@@ -120,10 +126,30 @@ class InstanceConnection(asyncio.Protocol):
         """Return whether no other call of ours was there from when `call` was sent until now."""
         return self._crowded_id < call.id == self._next_id
 
-    def send(self, message: wire.Cancel | wire.Credit) -> None:
+    def send(self, message: wire.Cancel | wire.Credit | wire.Check) -> None:
         """Send a small message, unless the connection is gone."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(wire.encode(message))
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether nothing speaks against giving it calls."""
+        return self.opened and not self.is_deaf and not self.is_ejected
+
+    def check(self, timeout_s: float, told: Callable[[str | None, bool], object]) -> None:
+        """Ask the instance whether it is well. told: called once with what is wrong, None if nothing is, and whether it
+        was too busy to look."""
+        self.check_id = self._next_id = self._next_id + 1
+        self._told_check = told
+        self.send(wire.Check(self.check_id, timeout_s * 1000))
+
+    def check_ended(self, number: int, fault: str | None, was_busy: bool = False) -> bool:
+        """Return whether `number` is the id of the check in progress; if so, whoever asked for it is told."""
+        if number != self.check_id or self._told_check is None:
+            return False
+        told, self._told_check = self._told_check, None
+        told(fault, was_busy)
+        return True
 
     def close(self, reason: str) -> None:
         """Close at once; calls in flight are lost. `reason` is what `closed` resolves to."""

@@ -26,6 +26,7 @@ from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Call, Outcome, Owner, Version
 from samovar_dispatch.connection import InstanceConnection
 from samovar_dispatch.deadlines import DeadlineWheel
+from samovar_dispatch.ejections import Ejections
 from samovar_dispatch.guard import Guard, boot_error
 from samovar_dispatch.recall import Recall
 from samovar_dispatch.reception import Reception
@@ -37,14 +38,16 @@ from samovar_storage.records import BootFailure, InstanceRecord
 class Dispatcher:
     """One per process. versions: live state by ref. late_replies: answers to ids nobody knows any more, dropped.
 
-    reception: hears what instances say. room: where calls wait. guard: keeps the versions' breakers. on_demand: called
-    with a version whose demand rose from nothing, or outgrew twice what was last written.
+    reception: hears what instances say. room: where calls wait. guard: keeps the versions' breakers. ejections:
+    keeps calls from instances that do worse than their peers. on_demand: called with a version whose demand rose from
+    nothing, or outgrew twice what was last written.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_demand: Callable[[Version], None]) -> None:
         self.versions: dict[str, Version] = {}
         self.late_replies = 0
         self.guard = Guard(self)
+        self.ejections = Ejections(self, loop)
         self.reception = Reception(self, loop)
         self.room = WaitingRoom(self, on_demand)
         self._loop = loop
@@ -178,11 +181,11 @@ class Dispatcher:
         version.seats.give_back(seat)
         if seat is version.isolated and seat.load == 0 and not version.suspects:
             version.isolated = None
-            if connection.opened:
+            if connection.may_serve:
                 version.seats.open(seat)
         if connection.is_deaf:
             connection.is_deaf = False
-            if connection.opened and seat is not version.isolated:
+            if connection.may_serve and seat is not version.isolated:
                 version.seats.open(seat)
         if version.queue or version.suspects:
             self.pump(version)
@@ -257,6 +260,12 @@ class Dispatcher:
         version = self.versions.get(record.ref)
         if version is not None:
             version.boots.forget(record.instance_id)
+
+    def reopen(self, connection: InstanceConnection, version: Version) -> None:
+        """Give this instance calls again, those that wait first, unless something else speaks against it."""
+        if connection.may_serve and connection.seat is not version.isolated:
+            version.seats.open(connection.seat)
+            self.pump(version)
 
     def stop_sending(self, connection: InstanceConnection) -> None:
         """Give this instance no more calls; what it holds still ends there. Idempotent."""

@@ -70,12 +70,16 @@ class Guard:
         version = call.version
         breaker = version.breaker
         if code == "ok":
+            if call.seat is not None:
+                call.seat.owner.health.answered()
             flags = SLOW if now_s - call.sent_s > breaker.slow_s and call.stream is None else 0
         else:
             flags = verdict(call, outcome, now_s)
             if flags == SAYS_NOTHING:
                 breaker.give_back(call.probe)
                 return
+            if call.seat is not None:
+                self._dispatcher.ejections.failed(version, call.seat.owner, call.sent_s, now_s)
         before = breaker.state
         breaker.record(flags, call.probe, now_s)
         if breaker.state is not before:

@@ -49,7 +49,7 @@ class Reception:
         """The call has its answer; its service time tells how far ahead this version may be fed."""
         call = connection.in_flight.pop(message.id, None)
         if call is None:
-            self._dispatcher.late_replies += 1
+            self._dispatcher.late_replies += not connection.check_ended(message.id, None)
             return
         version = call.version
         self._measure(call, message.run_us, message.batch_size)
@@ -70,6 +70,8 @@ class Reception:
             del connection.in_flight[message.id]
             self._return(call)
             self._dispatcher.release(connection, call.version)
+            return
+        if call is None and connection.check_ended(message.id, message.detail):
             return
         if call is not None and message.started and message.run_us * 1e-6 > call.version.service_s:
             self._measure(call, message.run_us, 1)  # it was stopped, or failed, later than calls usually end
@@ -107,7 +109,7 @@ class Reception:
         """The call never started: it goes back to the head, and this instance is left alone for a moment."""
         call = connection.in_flight.pop(message.id, None)
         if call is None:
-            self._dispatcher.late_replies += 1
+            self._dispatcher.late_replies += not connection.check_ended(message.id, "busy", was_busy=True)
             return
         version = call.version
         version.seats.close(connection.seat)
@@ -118,7 +120,7 @@ class Reception:
         else:
             delay_s = min(BUSY_BACKOFF_S * 2**connection.num_busy, MAX_BUSY_BACKOFF_S)
             connection.num_busy = min(connection.num_busy + 1, 10)
-            self._loop.call_later(delay_s, partial(self._reopen, version, connection))
+            self._loop.call_later(delay_s, self._dispatcher.reopen, connection, version)
         self._return(call)
         self._dispatcher.release(connection, version)
 
@@ -216,11 +218,6 @@ class Reception:
             after = limit.ended(run_s, was_alone=connection.was_alone(call), is_full=load >= limit.limit)
             if after != connection.seat.limit:
                 call.version.seats.limit(connection.seat, after)
-
-    def _reopen(self, version: Version, connection: InstanceConnection) -> None:
-        if connection.opened and connection.seat is not version.isolated:
-            version.seats.open(connection.seat)
-            self._dispatcher.pump(version)
 
     def reclaim(self, connection: InstanceConnection, calls: list[Call]) -> None:
         """The instance does not hear us: these calls go elsewhere, and it gets no more until it ends one.

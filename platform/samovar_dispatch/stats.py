@@ -21,6 +21,7 @@ class VersionStats:
     __slots__ = (
         "cache",
         "cold_starts",
+        "ejections",
         "fallbacks",
         "latency_counts",
         "latency_sum_s",
@@ -44,7 +45,7 @@ class VersionStats:
         self.latency_counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
         self.latency_sum_s = self.queue_sum_s = self.run_sum_s = 0.0
         self.submitted = self.cold_starts = self.redispatched = self.retried = 0
-        self.retries_refused = 0
+        self.retries_refused = self.ejections = 0
 
     def ended(self, code: str, latency_s: float) -> None:
         """Count one call that ended with `code` after `latency_s`."""

@@ -73,6 +73,7 @@ class Gateway:
         self.state.journey.notes.append(self.state.requests.log.note)
         self.state.journey.errands = Errands(self.state.journey, functions.entries, cabinet)
         self._mirror = Mirror(self.state.redis, dispatcher, functions, membership)
+        dispatcher.ejections.first_s = settings.ejection_s
         self._breakers = Breakers(self.state.redis, dispatcher, functions, gateway_id)
         self._admin = Admin(self.state)
         self._sweeper = Sweeper(settings.body_timeout_s)

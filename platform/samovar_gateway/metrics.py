@@ -50,6 +50,7 @@ class DispatchCollector(Collector):
             ("samovar_cold_starts", "Calls that waited for an instance to come up", "cold_starts"),
             ("samovar_redispatched", "Calls sent to another instance because they never started", "redispatched"),
             ("samovar_retries_refused", "Calls not run again after a crash, for want of budget", "retries_refused"),
+            ("samovar_ejections", "Instances left alone because they did worse than their peers", "ejections"),
             ("samovar_retried", "Calls run again after their instance was lost", "retried"),
             ("samovar_queue_seconds", "Seconds calls waited for a slot", "queue_sum_s"),
             ("samovar_run_seconds", "Seconds calls spent in handlers", "run_sum_s"),
@@ -64,6 +65,8 @@ class DispatchCollector(Collector):
         yield _gauge("samovar_running", "Calls instances hold now", [(v, v.num_running) for v in versions])
         yield from self._admission(versions)
         yield _gauge("samovar_ready_instances", "Instances connected now", [(v, len(v.members)) for v in versions])
+        ejected = [(v, sum(member.is_ejected for member in v.members.values())) for v in versions]
+        yield _gauge("samovar_ejected_instances", "Instances that get no calls until a check went well", ejected)
         yield from _breakers(versions)
         yield _mirrored(versions)
         yield _instances(self._membership.states.values())

@@ -28,6 +28,10 @@ class GatewaySettings(StoreSettings, frozen=True, kw_only=True):
     max_waiting_bytes: Annotated[
         int, Meta(gt=0, description="Bodies that may wait in this gateway, being read or for a slot, bytes")
     ] = 512 << 20
+    ejection_s: Annotated[
+        float,
+        Meta(gt=0, description="How long an instance that does worse than its peers gets no calls the first time, s"),
+    ] = 10.0
     drain_settle_s: Annotated[
         float,
         Meta(ge=0, description="After SIGTERM, how long /readyz says 503 before no connection is taken any more, s"),

@@ -34,6 +34,7 @@ from samovar_pool.observer import Observation, Observer
 from samovar_pool.preload import Learner
 from samovar_pool.reporter import Reporter
 from samovar_pool.versions import Catalogue, Version
+from samovar_storage.breakers import Unwell
 
 logger = logging.getLogger("samovar.pool")
 
@@ -266,6 +267,15 @@ class Manager:
         if version is not None and version.routed:
             logger.warning("%s does not load: %s", error.ref, error.detail)
             self.reporter.does_not_load(error)
+
+    def unwell(self, news: Unwell) -> None:
+        """Let an instance leave whose own checks keep failing: what it runs ends, and the next pass replaces it."""
+        instance = self.backend.instances.get(news.instance_id)
+        if instance is not None and instance.ref == news.ref and instance.state is State.READY:
+            logger.warning("%s of %s is unwell and is replaced: %s", news.instance_id, news.ref, news.fault)
+            self.reporter.unwell(news)
+            self.backend.drain(news.instance_id, if_idle=False)
+            self.wake()
 
     def backend_changed(self) -> None:
         """Look again."""

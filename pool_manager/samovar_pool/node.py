@@ -87,6 +87,7 @@ class Node:
             cpu_plan=partial(self._cpu_plan, nodes),
         )
         self.signals = Signals(self._redis, self.catalogue, settings.tick_s, self.manager.wake, self.manager.deployed)
+        self.signals.on_unwell = self.manager.unwell
         self._lease = Lease(live.connect_async(settings.redis_url.reveal()), self._lock, self._lost_lead)
         self._recorder = Recorder(
             self._redis, lambda: self.manager.reporter.published(), self._lost_lead, lambda: self._lease.token

@@ -21,6 +21,7 @@ from samovar_pool.knowledge import Knowledge
 from samovar_pool.model import Action, ForkBlank, InstanceView, Reject, StartEnvironment
 from samovar_pool.observer import Observation
 from samovar_pool.recorder import Recorder
+from samovar_storage.breakers import Unwell
 from samovar_storage.records import BootFailure, Decision, DeviceStatus, InstanceRecord, NodeStatus, VersionStatus
 
 logger = logging.getLogger("samovar.pool")
@@ -92,6 +93,10 @@ class Reporter:
     def does_not_load(self, error: BootError) -> None:
         """Record that a version that was just deployed does not load, though nobody waits for it."""
         self._decide(error.ref, "prepare", f"does not load: {error.detail}", 0, 0, {})
+
+    def unwell(self, news: Unwell) -> None:
+        """Record that an instance is replaced because its own checks keep failing."""
+        self._decide(news.ref, "replace", f"unwell: {news.fault}", 0, 0, {})
 
     def boot_succeeded(self, ref: str) -> None:
         """Forget its last failure."""

@@ -19,8 +19,9 @@ import redis.asyncio as redis_async
 from samovar.errors import SamovarError
 from samovar_pool.versions import Catalogue, Version
 from samovar_storage import keys, live
+from samovar_storage.breakers import Unwell
 from samovar_storage.failures import translating
-from samovar_storage.records import FunctionRecord
+from samovar_storage.records import FunctionRecord, loads
 from samovar_storage.subscribe import Message, Resync, subscribe
 
 logger = logging.getLogger("samovar.pool")
@@ -37,7 +38,8 @@ GROWTH = 1.25  # less than this waits for the tick: a busy gateway's numbers mov
 
 class Signals:
     """The mirror. `on_wake` is called at once, on the event loop, whenever something may have to be done, `on_deployed`
-    with each version that becomes routed while this runs: not with those that a whole reading of the index finds."""
+    with each version that becomes routed while this runs: not with those that a whole reading of the index finds.
+    `on_unwell` is called with instances that a gateway asks to have replaced."""
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class Signals:
         self.num_queued = 0
         self.warm: dict[str, int] = {}
         self.woken_at_s: dict[str, float] = {}
+        self.on_unwell: Callable[[Unwell], None] = _ignore
         self.has_functions = asyncio.Event()
         self._redis = redis
         self._catalogue = catalogue
@@ -78,7 +81,7 @@ class Signals:
 
     async def follow(self) -> None:
         """Apply messages as they come, for ever. A wake-up counts as a demand of one until demand is read."""
-        events = subscribe(self._redis, keys.CHANNEL_WAKE, keys.CHANNEL_FUNCTIONS)
+        events = subscribe(self._redis, keys.CHANNEL_WAKE, keys.CHANNEL_FUNCTIONS, keys.CHANNEL_UNWELL)
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Resync):
@@ -86,6 +89,8 @@ class Signals:
                     await self.reload_functions()
                 elif event.channel == keys.CHANNEL_WAKE:
                     self._woken(event)
+                elif event.channel == keys.CHANNEL_UNWELL:
+                    self._heard_unwell(event)
                 else:
                     await self._reload_function(event.data.decode())
                 self._on_wake()
@@ -96,6 +101,12 @@ class Signals:
         self.demand[ref] = max(1.0, self.demand.get(ref, 0.0))
         self._woken_refs.add(ref)
         self._poll_now.set()
+
+    def _heard_unwell(self, message: Message) -> None:
+        try:
+            self.on_unwell(loads(message.data, Unwell))
+        except msgspec.MsgspecError as error:
+            logger.warning("unreadable message on %s: %s", message.channel, error)
 
     async def poll(self) -> None:
         """Read demand and warm requests for ever: after each wake-up, often while anything waits, else each tick."""
@@ -178,6 +189,10 @@ class Signals:
             if data is not None or built:
                 for version in self._catalogue.update(name, _function(data) if data is not None else None):
                     self._on_deployed(version)
+
+
+def _ignore(_news: Unwell) -> None:
+    """Replace nothing: until somebody says how."""
 
 
 def has_grown(before: Mapping[str, float], now: Mapping[str, float]) -> bool:

@@ -1,7 +1,8 @@
-"""What gateways tell each other of their circuit breakers: the last word in a key, and an event to all.
+"""What gateways tell of the health they see: their circuit breakers to each other, unwell instances to the manager.
 
-The key outlives the time it speaks of by MARGIN_S only, so that a gateway that starts late learns what holds and nobody
-learns what is over. This module does not know when a breaker opens.
+The last word on a breaker is in a key, beside the event to all: it outlives the time it speaks of by MARGIN_S only, so
+that a gateway that starts late learns what holds and nobody learns what is over. This module does not know when a
+breaker opens, or who is unwell.
 """
 
 from __future__ import annotations
@@ -32,6 +33,21 @@ class BreakerNews(Struct, frozen=True, kw_only=True):
     until_s: float = 0.0
     reason: str = ""
     num_openings: int = 0
+
+
+class Unwell(Struct, frozen=True, kw_only=True):
+    """An instance whose own checks keep failing, as a gateway sees it. fault: what the last check said."""
+
+    instance_id: str
+    ref: str
+    gateway: str
+    fault: str = ""
+
+
+async def tell_unwell(redis: redis_async.Redis, news: Unwell) -> None:
+    """The pool manager hears that this instance should be replaced; the gateway says so again while nothing happens."""
+    with translating("an unwell instance"):
+        await redis.publish(keys.CHANNEL_UNWELL, dumps(news))
 
 
 async def tell(redis: redis_async.Redis, news: BreakerNews, now_s: float) -> None:

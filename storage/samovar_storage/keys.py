@@ -41,6 +41,7 @@
 | sv:ch:apikeys             | gateway           | key id that changed
 | sv:ch:instances           | pool manager      | InstanceRecord (JSON) that changed; state "gone" = removed
 | sv:ch:boot                | pool manager      | BootFailure (JSON): the invocations waiting on it must fail now
+| sv:ch:unwell              | gateway           | Unwell (JSON): the checks of this instance keep failing, replace it
 | sv:ch:breakers            | gateway           | BreakerNews (JSON): its breaker of a version moved
 """
 
@@ -66,6 +67,7 @@ CHANNEL_FUNCTIONS = "sv:ch:functions"
 CHANNEL_API_KEYS = "sv:ch:apikeys"
 CHANNEL_INSTANCES = "sv:ch:instances"
 CHANNEL_BOOT = "sv:ch:boot"
+CHANNEL_UNWELL = "sv:ch:unwell"
 CHANNEL_BREAKERS = "sv:ch:breakers"
 
 UPLOAD_LIFETIME_S = 24 * 3600

@@ -72,6 +72,11 @@ class FakeInstance(asyncio.Protocol):
         elif isinstance(message, wire.Cancel):
             if message.id in self.tasks:
                 self.tasks[message.id].cancel()
+        elif isinstance(message, wire.Check):
+            self.seen["checks"] += 1
+            well = wire.Result(message.id, b"null", 0, 0, 1, 0)
+            unwell = wire.Failure(message.id, "function_raised", 500, "the samovar leaks", {}, 0, 0, 0)
+            self.transport.write(wire.encode(unwell if self.mode.get("unwell") else well))
         elif isinstance(message, wire.Credit):
             for _ in range(message.num_chunks):
                 self.credit[message.id].release()
