@@ -35,6 +35,7 @@ NAMES = (
     "weights",
     "overload",
     "request_log",
+    "rollout",
 )
 # SIGINT lets a benchmark that hangs stop its platform before it is killed
 _BOUNDED = ("timeout", "--signal=INT", "--kill-after=90", "1800")

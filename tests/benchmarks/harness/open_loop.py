@@ -24,11 +24,15 @@ GONE = 0  # the status of a call without an answer
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """One call. at_s: when it was sent, seconds since the start; took_s: until its answer. status: GONE for none."""
+    """One call. at_s: when it was sent, seconds since the start; took_s: until its answer. status: GONE for none.
+
+    version: of the function, that answered; "" if the answer does not say.
+    """
 
     at_s: float
     took_s: float
     status: int
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class _Line(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
+        self.version = ""
         self._answer: asyncio.Future[int] | None = None
         self._data = b""
         self._missing = 0
@@ -58,9 +63,10 @@ class _Line(asyncio.Protocol):
         head, separator, body = self._data.partition(b"\r\n\r\n")
         if not separator:
             return
-        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0] or b"0")
+        length = int(_header(head, b"content-length") or b"0")
         if len(body) >= length:
             self._data = b""
+            self.version = _header(head, b"samovar-version").decode()
             self._resolve(int(head[9:12]))
 
     async def ask(self, request: bytes) -> int:
@@ -78,6 +84,11 @@ class _Line(asyncio.Protocol):
     def _resolve(self, status: int) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(status)
+
+
+def _header(head: bytes, name: bytes) -> bytes:
+    """Return the value of a header, b"" without it."""
+    return head.lower().partition(b"\r\n" + name + b":")[2].split(b"\r\n", 1)[0].strip()
 
 
 class _Gun:
@@ -110,7 +121,8 @@ class _Gun:
             self._idle.append(line)
         elif line is not None:
             self.close(line)
-        self.shots.append(Shot(sent_s - started_s, time.perf_counter() - sent_s, status))
+        version = line.version if line is not None and status != GONE else ""
+        self.shots.append(Shot(sent_s - started_s, time.perf_counter() - sent_s, status, version))
 
     async def _line(self) -> _Line:
         while self._idle:
