@@ -32,20 +32,27 @@ def parse_path(text: str) -> Path:
 
 
 def redact(value: Any, paths: Sequence[Path]) -> Any:
-    """Return the decoded JSON `value`, changed in place, with what lies at any of `paths` replaced by REDACTED."""
+    """Return the decoded JSON `value`, changed in place, with what lies at any of `paths` replaced by REDACTED.
+
+    Where a value is not what a path expects (an object for a list, text for an object), all of it is replaced: the
+    caller has put things elsewhere than the author thought, perhaps the secret too. A missing key or index and null
+    hold nothing.
+    """
     for path in paths:
         value = _redact_one(value, path)
     return value
 
 
 def _redact_one(value: Any, path: Path) -> Any:
-    if not path:
+    if value is None and path:
+        return None
+    if not path or not isinstance(value, dict if isinstance(path[0], str) else list):
         return REDACTED
     step, rest = path[0], path[1:]
     if isinstance(step, str):
-        if isinstance(value, dict) and step in value:
+        if step in value:
             value[step] = _redact_one(value[step], rest)
-    elif isinstance(value, list):
+    else:
         for index in range(len(value)) if step is ANY else (step,):
             if index < len(value):
                 value[index] = _redact_one(value[index], rest)
