@@ -18,8 +18,11 @@ from typing import NamedTuple
 from samovar.lifecycle import State
 
 EWMA_WEIGHT = 0.1
-WINDOW_WEIGHT = 0.3
-MIN_WINDOW_S = 0.05
+WINDOW_WEIGHT = 0.2
+MIN_DEPARTURES = 16  # fewer tell too little: where many ask, every moment of optimism is used
+MAX_WINDOW_S = 2.0
+USUAL_DEVIATIONS = 5
+USUAL_SHARE = 0.25
 NUM_BOOTS = 4
 MIN_GIVEN_UP_S = 10.0  # an instance that takes so long, and GIVEN_UP_BOOTS boots, is not waited for
 GIVEN_UP_BOOTS = 10
@@ -39,21 +42,31 @@ class Pace:
     least_s: less than this a call in its slot hardly ever takes.
     """
 
-    __slots__ = ("_num_departed", "_window_s", "dev_s", "held_s", "lane_s", "least_s", "measured_s")
+    __slots__ = ("_num_departed", "_window_s", "dev_s", "held_s", "lane_s", "least_s", "measured_s", "service_s")
 
     def __init__(self) -> None:
-        self.lane_s = self.held_s = self.dev_s = self.least_s = self.measured_s = 0.0
+        self.lane_s = self.service_s = self.held_s = self.dev_s = self.least_s = self.measured_s = 0.0
         self._window_s = 0.0
         self._num_departed = 0
 
     @property
-    def usual_s(self) -> float:
-        """What a call in its slot takes, all but the rare ones, seconds."""
-        return self.held_s + min(2 * self.dev_s, self.held_s)
+    def per_call_s(self) -> float:
+        """Lane-seconds one call takes. The service time tells sooner when calls become slower."""
+        return max(self.lane_s, self.service_s)
+
+    def usual_s(self, left_s: float) -> float:
+        """Return what a call in its slot takes, all but the rare ones, seconds; that care may cost it no more than
+        USUAL_SHARE of the `left_s` it has."""
+        return self.held_s + min(USUAL_DEVIATIONS * self.dev_s, USUAL_SHARE * left_s)
+
+    def left_s(self, running_s: float) -> float:
+        """Return how long a call will hold its slot that has held it for `running_s`: as long again if it is overdue."""
+        left_s = self.held_s + 2 * self.dev_s - running_s
+        return left_s if left_s > 0 else self.held_s
 
     def ended(self, now_s: float, held_s: float, service_s: float, *, is_backlogged: bool) -> None:
         """A call's result came `held_s` after it was sent. service_s: the mean lane time by the instances' word."""
-        self.measured_s = now_s
+        self.measured_s, self.service_s = now_s, service_s
         if self.held_s == 0.0:
             self.held_s, self.dev_s, self.lane_s = held_s, held_s / 2, service_s
             return
@@ -71,7 +84,8 @@ class Pace:
             return
         self._num_departed += 1
         elapsed_s = now_s - self._window_s
-        if elapsed_s >= max(MIN_WINDOW_S, 2 * self.held_s):  # whole batches, not a part of one
+        is_enough = self._num_departed >= MIN_DEPARTURES and elapsed_s >= 2 * self.held_s  # of whole batches
+        if is_enough or elapsed_s >= MAX_WINDOW_S + 2 * self.held_s:
             self.lane_s += WINDOW_WEIGHT * (elapsed_s * lanes / self._num_departed - self.lane_s)
             self._window_s, self._num_departed = now_s, 0
 

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 from samovar.errors import ConcurrencyLimited, LowPriority, Shed, WouldBeLate
 from samovar_dispatch.pace import Arrival, Pace, wait_s
 from samovar_dispatch.queue import retry_after_s
 
-WAIT_MARGIN = 1.15
+WAIT_MARGIN = 1.1
+DOUBT_MARGIN = 0.2  # the more run times differ, the less sure is their mean, and where many ask, each dip of it is used
+SPREAD_MARGIN = 2.5  # mean deviations of a sum of independent run times: about two standard deviations
 PATIENCE = (1.0, 1.0, 0.5, 0.25)  # by priority: the share of its time left that a newcomer may expect to need
 MIN_TARGET_S = 0.5
 TARGET_RUNS = 10
@@ -28,21 +31,25 @@ INTERVAL_TARGETS = 4
 class Outlook:
     """What a version can do from now on. lanes: working now, 0 while none is ready. arrivals: soonest first.
 
-    next_s: until the next lane comes free, seconds. is_limited: an adaptive limit holds lanes back.
+    free_s: when each lane comes free, seconds from now, soonest first; of many lanes, or of batches, only the soonest.
+    is_limited: an adaptive limit holds lanes back.
     """
 
     pace: Pace
     lanes: float
     arrivals: Sequence[Arrival] = ()
-    next_s: float = 0.0
+    free_s: Sequence[float] = ()
     is_limited: bool = False
 
     def predicted_wait_s(self, num_ahead: int) -> float | None:
         """Return how long a newcomer would wait for its slot behind `num_ahead` others; None if nothing is known."""
         if not self.lanes and not self.arrivals:
             return None
-        wait = wait_s(num_ahead * self.pace.lane_s, self.lanes, self.arrivals)
-        return wait + self.next_s if self.lanes else wait
+        lane_s = self.pace.per_call_s
+        if len(self.free_s) == self.lanes and not self.arrivals:
+            rounds, lane = divmod(num_ahead, len(self.free_s))
+            return self.free_s[lane] + rounds * lane_s
+        return wait_s(num_ahead * lane_s, self.lanes, self.arrivals) + (self.free_s[0] if self.free_s else 0.0)
 
     def check(self, num_ahead: int, left_s: float, priority: int) -> None:
         """Return if a newcomer with `left_s` to its deadline may join `num_ahead` others.
@@ -52,7 +59,7 @@ class Outlook:
         predicted_s = self.predicted_wait_s(num_ahead)
         if predicted_s is None:
             return
-        needed_s = predicted_s * WAIT_MARGIN + self.pace.usual_s
+        needed_s = self._needed_s(predicted_s, num_ahead, left_s)
         if needed_s <= left_s * PATIENCE[priority]:
             return
         kind = self._kind(is_late=needed_s > left_s)
@@ -62,6 +69,13 @@ class Outlook:
             retry_after_s=retry_after_s(needed_s - left_s * PATIENCE[priority]),
             predicted_wait_s=round(predicted_s, 3),
         )
+
+    def _needed_s(self, predicted_s: float, num_ahead: int, left_s: float) -> float:
+        """Return by when a newcomer is answered, all but the unlucky ones."""
+        pace = self.pace
+        margin = WAIT_MARGIN + DOUBT_MARGIN * pace.dev_s / (pace.held_s or 1.0)
+        spread_s = SPREAD_MARGIN * pace.dev_s * sqrt(num_ahead + 1) / (self.lanes or 1.0)
+        return predicted_s * margin + spread_s + pace.usual_s(left_s)
 
     def _kind(self, *, is_late: bool) -> type[Shed]:
         if not is_late:

@@ -11,27 +11,33 @@ The shell around `queue.py`, `pace.py` and `shedding.py`. This module does not k
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from samovar.errors import DeadlineExceeded, LowPriority, QueueLate, Shed, WouldBeLate
+from samovar.errors import DeadlineExceeded, LowPriority, QueueLate, SamovarError, Shed, WouldBeLate
 from samovar_dispatch.queue import Backlog, retry_after_s
 from samovar_dispatch.shedding import Outlook, target_s
 
 if TYPE_CHECKING:
     from samovar_dispatch.call import Call, Version
     from samovar_dispatch.connection import InstanceConnection
-    from samovar_dispatch.dispatcher import Dispatcher
     from samovar_dispatch.slots import Seat
 
-MAX_MEMBERS_ASKED = 8  # of more instances one comes free so soon that the average tells it
+MAX_LANES_ASKED = 16  # of more, one comes free so soon that the average tells it
+
+
+class Desk(Protocol):
+    """Who tells callers what became of their calls: the dispatcher."""
+
+    def fail(self, call: Call, error: SamovarError) -> None:
+        """The call ends with `error`."""
 
 
 class WaitingRoom:
     """One per dispatcher. backlog: what the bodies of all waiting calls take. on_demand: as the dispatcher's."""
 
-    def __init__(self, dispatcher: Dispatcher, on_demand: Callable[[Version], None]) -> None:
+    def __init__(self, desk: Desk, on_demand: Callable[[Version], None]) -> None:
         self.backlog = Backlog()
-        self._dispatcher = dispatcher
+        self._desk = desk
         self._on_demand = on_demand
 
     def admit(self, call: Call, now_s: float) -> None:
@@ -76,7 +82,7 @@ class WaitingRoom:
                 pace.departed(now_s, version.num_lanes)
                 return call
             detail = f"{left_s:.3f} s are left after waiting in phase queue: too few for a call"
-            self._dispatcher.fail(call, DeadlineExceeded(detail, phase="queue"))
+            self._desk.fail(call, DeadlineExceeded(detail, phase="queue"))
         return None
 
     def look(self, version: Version, now_s: float) -> None:
@@ -100,7 +106,7 @@ class WaitingRoom:
         """Return what a newcomer can expect of `version`."""
         lanes = version.num_lanes
         arrivals = version.boots.arrivals(now_s, version.lanes_each, 0.0 if lanes else version.lanes_each)
-        return Outlook(version.pace, lanes, arrivals, _next_s(version, now_s, lanes), version.is_limited)
+        return Outlook(version.pace, lanes, arrivals, _free_s(version, now_s, lanes), version.is_limited)
 
     def _push(self, call: Call, now_s: float) -> Call | None:
         version, queue = call.version, call.version.queue
@@ -119,7 +125,7 @@ class WaitingRoom:
 
     def _shed(self, call: Call, error: Shed) -> None:
         call.version.stats.shed(error.code, call.priority)
-        self._dispatcher.fail(call, error)
+        self._desk.fail(call, error)
 
 
 def _made_room(evicted: Call, newcomer: Call) -> Shed:
@@ -128,14 +134,15 @@ def _made_room(evicted: Call, newcomer: Call) -> Shed:
     return QueueLate("the queue is full and stays late; the newest calls go first", retry_after_s=1.0)
 
 
-def _next_s(version: Version, now_s: float, lanes: float) -> float:
-    """Return when the next lane comes free, by how long what runs has been running."""
-    if not lanes:
-        return 0.0
+def _free_s(version: Version, now_s: float, lanes: float) -> list[float]:
+    """Return when lanes come free, by how long what runs has been running; the average if there are many."""
     pace = version.pace
-    average_s = pace.lane_s / lanes
-    if len(version.members) > MAX_MEMBERS_ASKED:
-        return average_s
-    oldest = (next(iter(member.in_flight.values())) for member in version.members.values() if member.in_flight)
-    left_s = min((pace.held_s - (now_s - call.sent_s) for call in oldest), default=0.0)
-    return left_s if left_s > 0 else average_s
+    if not lanes or lanes > MAX_LANES_ASKED:
+        return [pace.per_call_s / lanes] if lanes else []
+    members = version.members.values()
+    if version.manifest.batch is not None:
+        running = [next(iter(member.in_flight.values())) for member in members if member.in_flight]
+        return [min((pace.left_s(now_s - call.sent_s) for call in running), default=0.0)]
+    free_s = [pace.left_s(now_s - call.sent_s) for member in members for call in member.in_flight.values()]
+    free_s.sort()
+    return ([0.0] * int(lanes) + free_s)[-int(lanes) :]
