@@ -60,7 +60,7 @@ class Pace:
         return self.held_s + min(USUAL_DEVIATIONS * self.dev_s, USUAL_SHARE * left_s)
 
     def left_s(self, running_s: float) -> float:
-        """Return how long a call will hold its slot that has held it for `running_s`: as long again if it is overdue."""
+        """Return how long a call that has held its slot for `running_s` still will: as long again if it is overdue."""
         left_s = self.held_s + 2 * self.dev_s - running_s
         return left_s if left_s > 0 else self.held_s
 

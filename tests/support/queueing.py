@@ -1,4 +1,4 @@
-"""One version under load in simulated time: the real queue, seats, pace and shedding; only clock and work are made up."""
+"""One version under load in simulated time: the real queue, seats, pace and shedding; clock and work are made up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -49,7 +49,7 @@ class Simulation:
         self.now_s = 100.0
         self._work = work
         self._dice = random.Random(7)
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count(1)
         for number in range(num_instances):
             member: Any = Member()
@@ -67,7 +67,7 @@ class Simulation:
             at_s = self.now_s + (number + self._dice.random()) / rate
             self.at(at_s, lambda: self.arrive(timeout_s, priority))
 
-    def at(self, at_s: float, what: Callable[[], None]) -> None:
+    def at(self, at_s: float, what: Callable[[], object]) -> None:
         """Do `what` at `at_s`."""
         heapq.heappush(self._events, (at_s, next(self._numbers), what))
 
@@ -124,8 +124,3 @@ class Simulation:
             self._start(call, seat)
         if not version.queue:
             version.pace.emptied()
-
-
-def codes(tallies: Iterable[Tally]) -> Counter[str]:
-    """Return the refusals of several tallies."""
-    return sum((tally.codes for tally in tallies), Counter())

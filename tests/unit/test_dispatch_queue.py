@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from samovar.errors import QueueFull
 from samovar_dispatch.deadlines import TICK_S, DeadlineWheel
-from samovar_dispatch.queue import CallQueue, retry_after_s
+from samovar_dispatch.queue import Backlog, CallQueue, retry_after_s
 
 
 @dataclass(eq=False)
@@ -24,34 +24,54 @@ class Item:
 
 
 class QueueModel(RuleBasedStateMachine):
-    """Whatever happens, calls leave in their order of admission, and nothing admitted is lost."""
+    """Whatever happens, calls of one priority leave in their order of admission, and nothing admitted is lost."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue: CallQueue[Item] = CallQueue(max_queue=5)
+        self.backlog = Backlog()
+        self.queue: CallQueue[Item] = CallQueue(5, self.backlog)
         self.waiting: list[Item] = []
         self.given: list[Item] = []
         self.seq = 0
 
-    @rule()
-    def push(self) -> None:
+    @rule(priority=st.integers(0, 3), newest_first=st.booleans())
+    def push(self, priority: int, newest_first: bool) -> None:
         self.seq += 1
-        item = Item(self.seq)
-        if len(self.waiting) >= 5:
+        item = Item(self.seq, priority=priority, submitted_s=float(self.seq))
+        mates = [waiting for waiting in self.waiting if waiting.priority == priority]
+        below = [waiting for waiting in self.waiting if waiting.priority > priority]
+        if len(self.waiting) >= 5 and not below and not (newest_first and mates):
             with pytest.raises(QueueFull) as raised:
-                self.queue.push(item, 7.0)
+                self.queue.push(item, 7.0, newest_first=newest_first)
             assert raised.value.retry_after_s == 7.0
+            return
+        evicted = self.queue.push(item, 7.0, newest_first=newest_first)
+        if len(self.waiting) < 5:
+            assert evicted is None
+        elif below:
+            assert evicted is max(below, key=lambda waiting: (waiting.priority, waiting.seq))
         else:
-            self.queue.push(item, 7.0)
-            self.waiting.append(item)
+            assert evicted is min(mates, key=lambda waiting: waiting.seq)
+        self.waiting = [waiting for waiting in [*self.waiting, item] if waiting is not evicted]
 
     @precondition(lambda self: self.waiting)
-    @rule()
-    def pop(self) -> None:
-        item = self.queue.pop()
-        assert item is min(self.waiting, key=lambda waiting: waiting.seq)
+    @rule(newest=st.booleans())
+    def pop(self, newest: bool) -> None:
+        priorities = {waiting.priority for waiting in self.waiting}
+        item = self.queue.pop(newest=newest)
+        assert item.priority in ((0, 1) if {0, 1} <= priorities else (min(priorities),))
+        mates = [waiting for waiting in self.waiting if waiting.priority == item.priority]
+        assert item is (max if newest else min)(mates, key=lambda waiting: waiting.seq)
         self.waiting.remove(item)
         self.given.append(item)
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def take_older(self, data: st.DataObject) -> None:
+        limit_s = data.draw(st.sampled_from(self.waiting)).submitted_s
+        taken = self.queue.take_older(limit_s)
+        assert {item.seq for item in taken} == {item.seq for item in self.waiting if item.submitted_s < limit_s}
+        self.waiting = [item for item in self.waiting if item not in taken]
 
     @precondition(lambda self: self.given)
     @rule(data=st.data())
@@ -71,11 +91,36 @@ class QueueModel(RuleBasedStateMachine):
 
     @invariant()
     def all_wait_in_order(self) -> None:
-        assert list(self.queue) == sorted(self.waiting, key=lambda item: item.seq)
+        assert list(self.queue) == sorted(self.waiting, key=lambda item: (item.priority, item.seq))
         assert len(self.queue) == len(self.waiting)
+        assert self.queue.oldest() is next(iter(self.queue), None)
+        assert self.backlog.num_bytes == 10 * len(self.waiting)
 
 
 TestQueueModel = QueueModel.TestCase
+
+
+def test_high_goes_first_but_normal_is_not_starved() -> None:
+    queue: CallQueue[Item] = CallQueue(100)
+    for seq in range(20):
+        queue.push(Item(seq, priority=seq % 4), 1.0)
+    assert [queue.num_ahead(priority) for priority in range(4)] == [6, 10, 15, 20]
+    order = [queue.pop().priority for _ in range(20)]
+    assert order == [0, 0, 0, 0, 1, 0, 1, 1, 1, 1, *[2] * 5, *[3] * 5]
+
+
+def test_bodies_that_wait_are_bounded_over_all_queues() -> None:
+    backlog = Backlog(25)
+    queues: list[CallQueue[Item]] = [CallQueue(9, backlog), CallQueue(9, backlog)]
+    queues[0].push(Item(1), 1.0)
+    with backlog.holding(10):
+        with pytest.raises(QueueFull):
+            queues[1].push(Item(2), 1.0)
+        with pytest.raises(QueueFull), backlog.holding(6):
+            raise AssertionError
+    queues[1].push(Item(2), 1.0)
+    queues[1].pop()
+    assert backlog.num_bytes == 10
 
 
 @pytest.mark.parametrize(("expected_s", "retry_s"), [(0.0, 1.0), (5.0, 5.0), (1000.0, 60.0)])

@@ -34,6 +34,12 @@ class SeatModel(RuleBasedStateMachine):
         (self.table.open if opened else self.table.close)(seat)
         assert seat.open is opened
 
+    @precondition(lambda self: self.seats)
+    @rule(data=st.data())
+    def limit(self, data: st.DataObject) -> None:
+        seat = data.draw(st.sampled_from(self.seats))
+        self.table.limit(seat, data.draw(st.integers(1, seat.slots)))
+
     @rule(allowance=st.integers(0, 2))
     def allow(self, allowance: int) -> None:
         self.table.allowance = allowance
@@ -41,7 +47,7 @@ class SeatModel(RuleBasedStateMachine):
     @rule()
     def take(self) -> None:
         allowance = self.table.allowance
-        free = [self.loads[seat] for seat in self.seats if seat.open and self.loads[seat] < seat.slots + allowance]
+        free = [self.loads[seat] for seat in self.seats if seat.open and self.loads[seat] < seat.limit + allowance]
         seat = self.table.take()
         if seat is None:
             assert not free
@@ -59,7 +65,8 @@ class SeatModel(RuleBasedStateMachine):
     @invariant()
     def loads_agree(self) -> None:
         assert all(seat.load == load for seat, load in self.loads.items())
-        assert self.table.num_slots == sum(seat.slots for seat in self.seats if seat.open)
+        assert self.table.num_slots == sum(seat.limit for seat in self.seats if seat.open)
+        assert self.table.num_open == sum(seat.open for seat in self.seats)
         least = self.table.least_loaded()
         open_loads = [load for seat, load in self.loads.items() if seat.open]
         assert (least.load if least else None) == min(open_loads, default=None)
