@@ -87,6 +87,7 @@ class Sandbox:
         self.off: dict[str, str] = {}
         self._inside: Inside | None = None
         self._device_groups: list[int] = []
+        self._common_folders: tuple[str, ...] = ()
         self._may_fork = False
         # built before the first fork: 1 ms that no child pays
         self._programs = {
@@ -114,6 +115,7 @@ class Sandbox:
             layers["pid_namespace"] = self._make_pid_namespace
             self._device_groups = _device_groups()
         self._apply(layers)
+        self._common_folders = landlock.outermost([*_SYSTEM, *_KEPT, *_interpreter()])
         if self._inside is not None and self._inside.problem:
             self._refused("proc", self._inside.problem)
 
@@ -191,7 +193,7 @@ class Sandbox:
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
 
     def _restrict_files(self, needs: Needs) -> list[str]:
-        readable = landlock.outermost([*_SYSTEM, *_KEPT, *_interpreter(), *needs.folders])
+        readable = (*self._common_folders, *landlock.outermost(needs.folders))
         # /proc is written to for thread names; what else can be written there needs rights nobody has here
         folders = landlock.Folders(
             readable,

@@ -36,6 +36,7 @@ NAMES = (
     "overload",
     "request_log",
     "rollout",
+    "sandbox_cost",
 )
 # SIGINT lets a benchmark that hangs stop its platform before it is killed
 _BOUNDED = ("timeout", "--signal=INT", "--kill-after=90", "1800")

@@ -15,7 +15,7 @@ from harness.report import Measured, Options, Table, interleave, percentile, run
 from harness.running import EXAMPLES, Answer, Platform
 
 TARGETS = {"added_ms": ("<=", 2.0)}
-BODY = b'{"values": [1, 2, 3]}'
+BODY = b'{"x": [1, 2, 3]}'
 APP = EXAMPLES / "echo_sum" / "app.py"
 _SETTLE_S = 0.3
 _MODES = {"on": "best-effort", "off": "off"}

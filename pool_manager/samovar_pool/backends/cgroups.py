@@ -18,6 +18,7 @@ logger = logging.getLogger("samovar.pool")
 
 CONTROLLERS = ("memory", "pids", "cpu")
 MARGIN_BYTES = 256 * 1024 * 1024  # copies of inherited pages, stacks, page tables and what the kernel keeps for it
+_PREFIX = "samovar-"
 _CPU_SHARES_OF_ONE, _CPU_WEIGHT_OF_ONE = 1024, 100
 
 
@@ -79,7 +80,7 @@ class Cgroups:
             mounts, own = Path("/proc/self/mounts").read_text(), Path("/proc/self/cgroup").read_text()
         except OSError:
             return None
-        name = "samovar-" + hashlib.sha256(str(data_dir).encode()).hexdigest()[:12]
+        name = _PREFIX + hashlib.sha256(str(data_dir).encode()).hexdigest()[:12]
         trees: list[Tree] = []
         for tree in candidates(mounts, own):
             held = {controller for other in trees for controller in other.controllers}
@@ -103,7 +104,7 @@ class Cgroups:
         for tree in self._trees:
             group = tree.folder / instance_id
             try:
-                group.mkdir(exist_ok=True)
+                group.mkdir(exist_ok=True, parents=True)  # another manager may have swept our empty folder away
                 _limit(group, tree, limits)
                 (group / "cgroup.procs").write_text(str(pid))
             except ProcessLookupError:
@@ -152,6 +153,11 @@ class Cgroups:
 def _made(tree: Tree, name: str, held: set[str]) -> Tree | None:
     """Return the tree with our folder made in it and the controllers it really has beyond `held`; None if none."""
     folder = tree.folder / name
+    if tree.version == 1:
+        for left in tree.folder.glob(f"{_PREFIX}*"):  # by managers that were killed and have no successor
+            _sweep(left)
+            with contextlib.suppress(OSError):
+                left.rmdir()
     try:
         if tree.version == 2:
             _hand_down(tree.folder)
