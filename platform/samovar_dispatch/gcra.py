@@ -10,7 +10,7 @@ Source: ATM Forum TM 4.0 (GCRA as virtual scheduling).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from samovar.policies import parse_rate
 
@@ -22,12 +22,19 @@ _EPSILON = 1e-6
 class Rate:
     """A limit as declared. per_s: calls a second, > 0. burst: calls that may come at once after a pause, >= 1.
 
-    text: the rate as it was written, such as "20/s".
+    text: the rate as it was written, such as "20/s". call_s: backlog of one call. tolerance_s: a call may come while
+    the backlog is no longer than this.
     """
 
     per_s: float
     burst: int
     text: str
+    call_s: float = field(init=False)
+    tolerance_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "call_s", 1 / self.per_s)
+        object.__setattr__(self, "tolerance_s", (self.burst - 1 + _EPSILON) / self.per_s)
 
     @property
     def window_s(self) -> int:
@@ -61,7 +68,7 @@ def available(rate: Rate, tat_s: float, now_s: float) -> float:
 
 def conforms(rate: Rate, tat_s: float, now_s: float) -> bool:
     """Return whether a call may come now."""
-    return available(rate, tat_s, now_s) > 1 - _EPSILON
+    return tat_s - now_s <= rate.tolerance_s
 
 
 def spend(rate: Rate, tat_s: float, now_s: float, calls: float) -> float:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from samovar_dispatch.gcra import AHEAD_S, Rate, available, conforms, spend, wait_s
+from samovar_dispatch.gcra import AHEAD_S, Rate, available, spend, wait_s
 
 TICK_S = 0.05
+CALM_TICK_S = 0.2  # while no limit is near
 _DECAY = 0.7  # of the remembered peak demand, per report
 _MIN_DEMAND_PER_S = 1.0
 
@@ -36,7 +37,7 @@ class Report:
 class Budget:
     """Mutable; all `_s` are monotonic seconds. busy, parked: marks for whoever keeps budgets."""
 
-    __slots__ = ("asked", "busy", "demand_per_s", "held", "name", "parked", "rate", "short", "spent", "tat_s")
+    __slots__ = ("asked", "busy", "calm", "demand_per_s", "held", "name", "parked", "rate", "short", "spent", "tat_s")
 
     def __init__(self, name: tuple[str, str], rate: Rate) -> None:
         self.name = name
@@ -47,20 +48,22 @@ class Budget:
         self.tat_s = 0.0  # the shared instant, as far as known
         self.demand_per_s = 0.0
         self.short = False  # the last report got less than it wanted: asking again at once is of no use
+        self.calm = False  # nowhere near the limit: reports may come less often
         self.busy = self.parked = False
 
     def may(self, now_s: float) -> bool:
         """Return whether a call may pass."""
-        return self.held > 0 or conforms(self.rate, self.tat_s, now_s)
+        return self.held > 0 or self.tat_s - now_s <= self.rate.tolerance_s
 
     def take(self, now_s: float, num_gateways: int) -> bool:
         """One call passes. Return whether a report is urgent: this was the last one on credit, as far as known."""
         if self.held > 0:
             self.held -= 1
             return False
-        self.tat_s = spend(self.rate, self.tat_s, now_s, num_gateways)
+        tat_s, rate = self.tat_s, self.rate
+        self.tat_s = tat_s = (tat_s if tat_s > now_s else now_s) + num_gateways * rate.call_s
         self.spent += 1
-        return not self.short and not conforms(self.rate, self.tat_s, now_s)
+        return tat_s - now_s > rate.tolerance_s and not self.short
 
     def wait_s(self, now_s: float) -> float:
         """Return the seconds until a call may pass, as far as known."""
@@ -73,13 +76,16 @@ class Budget:
         not yet told what they spent.
         """
         self._look_ahead(since_s)
-        own_part = max(0, math.floor(available(self.rate, self.tat_s, now_s) / num_gateways))
+        left = available(self.rate, self.tat_s, now_s)
+        own_part = max(0, math.floor(left / num_gateways))
         hold = max(0, min(self.rate.burst, math.ceil(self.demand_per_s * AHEAD_S)) - own_part)
+        self.calm = not hold and left >= self.rate.burst / 2
         given_back = self.held - hold if self.held > 2 * hold else 0
         want = max(0, hold - self.held) if may_lease else 0
-        # after an outage: what was spent long ago has flowed back since, only what is still missing is charged
-        missing = max(0.0, self.tat_s - now_s + AHEAD_S) * self.rate.per_s / num_gateways
-        told = Report(min(self.spent, missing) - given_back, want, self.spent, given_back)
+        charge: float = self.spent
+        if not may_lease:  # what was spent long ago has flowed back since: only what is still missing is charged
+            charge = min(charge, max(0.0, self.tat_s - now_s + AHEAD_S) * self.rate.per_s / num_gateways)
+        told = Report(charge - given_back, want, self.spent, given_back)
         self.spent, self.held = 0, self.held - given_back
         return told
 

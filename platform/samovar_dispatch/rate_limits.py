@@ -1,7 +1,7 @@
 """Rate limits of one gateway: calls are judged here and now; Redis hears of them a moment later.
 
     take   check every limit of a call, then take from all        (no await: arithmetic on this gateway's budgets)
-    run    every 50 ms tell Redis what was spent, lease what will be needed, forget what is idle
+    run    every 50 ms (200 while no limit is near) tell Redis what was spent, lease what will be needed
 
 A call never waits for Redis, and a limit that refuses a call leaves the others untouched. While Redis is away each
 gateway goes on with its N-th of every limit; when it is back, gateways first tell what they spent and lease after that,
@@ -24,7 +24,7 @@ from redis.asyncio import Redis
 from samovar.errors import RateLimited, SamovarError
 from samovar.spec import Limits
 from samovar_dispatch.gcra import Rate, rate_of
-from samovar_dispatch.rate_budget import TICK_S, Budget, Report
+from samovar_dispatch.rate_budget import CALM_TICK_S, TICK_S, Budget, Report
 from samovar_storage import rates
 from samovar_storage.rates import LeaseReply, LeaseRequest
 
@@ -68,7 +68,7 @@ class RateLimits:
         self._work = asyncio.Event()
         self._urgent = asyncio.Event()
         self._reported_s = self._counted_s = -COUNT_S
-        self._is_away = False
+        self._is_away = self._is_calm = False
         self._rejoined_s = 0.0  # until then nothing is leased
 
     def take(self, key_id: str, key_rate: Rate | None, function: str, declared: FunctionRates | None) -> None:
@@ -150,7 +150,8 @@ class RateLimits:
         try:
             if self._busy:
                 # ticks of their own length: no gateway always comes first to what has flowed back
-                async with asyncio.timeout(TICK_S * random.uniform(0.75, 1.25)):  # noqa: S311  no secret
+                tick_s = CALM_TICK_S if self._is_calm else TICK_S
+                async with asyncio.timeout(tick_s * random.uniform(0.75, 1.25)):  # noqa: S311  no secret
                     await self._urgent.wait()
             else:
                 async with asyncio.timeout(COUNT_S):
@@ -187,6 +188,7 @@ class RateLimits:
             self._found()
             for budget, report, reply in zip(batch, told, replies, strict=True):
                 self._settle(budget, report, reply, may_lease)
+        self._is_calm = all(budget.calm for budget in self._busy)
 
     def _settle(self, budget: Budget, told: Report, reply: LeaseReply, may_lease: bool) -> None:
         now_s = self._clock()

@@ -15,8 +15,8 @@ from samovar.errors import DeployRefused, RateLimited
 from samovar.spec import Limits
 from samovar_dispatch import rate_limits
 from samovar_dispatch.gcra import Rate, available, conforms, lease, rate_of, spend, wait_s
-from samovar_dispatch.rate_budget import TICK_S, Budget
-from samovar_dispatch.rate_limits import FunctionRates, RateLimits, function_rates
+from samovar_dispatch.rate_budget import CALM_TICK_S, TICK_S, Budget
+from samovar_dispatch.rate_limits import MIN_GAP_S, FunctionRates, RateLimits, function_rates
 from support.lease_cases import CASES, Case
 
 
@@ -213,12 +213,14 @@ class Simulation:
                 debt[gateway] += self.load(gateway, now_s) * step_s
                 while debt[gateway] >= 1:
                     debt[gateway] -= 1
-                    self._call(budget, now_s)
+                    if self._call(budget, now_s):
+                        next_s[gateway] = min(next_s[gateway], last_s[gateway] + MIN_GAP_S)
                 if now_s < next_s[gateway]:
                     continue
                 may_lease = not away[gateway] and now_s >= rejoined_s[gateway]
                 told = budget.report(now_s, self.num_gateways, now_s - last_s[gateway], may_lease)
-                last_s[gateway], next_s[gateway] = now_s, now_s + TICK_S * draw.uniform(0.75, 1.25)
+                tick_s = CALM_TICK_S if budget.calm else TICK_S
+                last_s[gateway], next_s[gateway] = now_s, now_s + tick_s * draw.uniform(0.75, 1.25)
                 if self.is_down(now_s):
                     budget.lost(told)
                     away[gateway] = True
@@ -233,12 +235,13 @@ class Simulation:
                     budget.rejoin(tat_s - now_s, now_s)
         return sum(self.admitted.values())
 
-    def _call(self, budget: Budget, now_s: float) -> None:
+    def _call(self, budget: Budget, now_s: float) -> bool:
         self.asked += 1
         budget.asked += 1
-        if budget.may(now_s):
-            budget.take(now_s, self.num_gateways)
-            self.admitted[int(now_s)] = self.admitted.get(int(now_s), 0) + 1
+        if not budget.may(now_s):
+            return False
+        self.admitted[int(now_s)] = self.admitted.get(int(now_s), 0) + 1
+        return budget.take(now_s, self.num_gateways)
 
 
 LOADS: dict[str, Callable[[int, float], float]] = {
