@@ -12,7 +12,6 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 
 import uvloop
@@ -33,30 +32,29 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--host", help="address to listen on")
     parser.add_argument("--port", type=int, help="port to listen on, 0 = a free one")
     parser.add_argument("--gateway-id", help="name of this gateway among others")
-    parser.add_argument(
-        "--listen-fd", type=int, action="append", default=[], help="serve on this inherited listening socket instead"
-    )
+    parser.add_argument("--own-fd", type=int, help="inherited listening socket that is this gateway's alone")
+    parser.add_argument("--shared-fd", type=int, help="with --own-fd: one that is others', too; served once ready")
     flags = vars(parser.parse_args(argv))
-    descriptors: list[int] = flags.pop("listen_fd")
+    descriptors = flags.pop("own_fd"), flags.pop("shared_fd")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         settings = settings_reader.read(GatewaySettings, flags)
         with ExitStack() as stack:
-            found = map(inherit, descriptors) if descriptors else [listen(settings.host, settings.port)]
-            listeners = [stack.enter_context(listener) for listener in found]
+            own, shared = (None if number is None else stack.enter_context(inherit(number)) for number in descriptors)
+            own = own or stack.enter_context(listen(settings.host, settings.port))
             runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
-            runner.run(_serve(settings, listeners))
+            runner.run(_serve(settings, own, shared))
     except SamovarError as error:
         log.error("%s", error.detail)
         return error.exit_code
     return 0
 
 
-async def _serve(settings: GatewaySettings, listeners: Sequence[socket.socket]) -> None:
+async def _serve(settings: GatewaySettings, own: socket.socket, shared: socket.socket | None) -> None:
     gateway = Gateway(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, gateway.request_stop)
-    await gateway.run(listeners)
+    await gateway.run(own, shared)
 
 
 if __name__ == "__main__":

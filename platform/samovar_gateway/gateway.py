@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from samovar_dispatch.breakers import Breakers
@@ -27,10 +27,11 @@ from samovar_gateway.auth import KeyTable
 from samovar_gateway.background import keep_running, watch_registry
 from samovar_gateway.departure import Departure
 from samovar_gateway.fastpath import InvokeProtocol
+from samovar_gateway.health import LISTENER, what_is_missing
 from samovar_gateway.key_mirror import check_keys, follow_keys, tell_used
 from samovar_gateway.requests_log import Requests
 from samovar_gateway.server import Server, create_server, serve
-from samovar_gateway.settings import GatewaySettings
+from samovar_gateway.settings import LATEST_OPENING_S, GatewaySettings
 from samovar_gateway.state import GatewayState
 from samovar_gateway.streaming import HalfSentFilter
 from samovar_gateway.sweep import Sweeper
@@ -40,6 +41,8 @@ from samovar_storage.objects import ObjectStore
 from samovar_storage.registry import Registry
 
 log = logging.getLogger("samovar.gateway")
+
+OPENING_POLL_S = 0.02
 
 
 class Gateway:
@@ -80,24 +83,39 @@ class Gateway:
         self._departure = Departure(self.state)
         self.request_stop = self._departure.request
 
-    async def run(self, listeners: Sequence[socket.socket]) -> None:
-        """Serve on `listeners` until asked to stop. Raises SamovarError when a store cannot be used at start."""
+    async def run(self, own: socket.socket, shared: socket.socket | None = None) -> None:
+        """Serve on `own` until asked to stop, and on `shared` from when this gateway is ready.
+
+        Raises: SamovarError when a store cannot be used at start.
+        """
         await asyncio.to_thread(self._prepare_stores)
         logging.getLogger("uvicorn.error").addFilter(HalfSentFilter())
         admission = Admission(self.state)
         app = create_app(self.state, admission, self._admin, self._sweeper)
         server = create_server(app, partial(InvokeProtocol, admission, self.state.journey))
-        serving = asyncio.create_task(serve(server, listeners))
+        serving = asyncio.create_task(serve(server, [own]))
         parts = self._parts()
         try:
             await server.is_up.wait()
-            self.state.listening = True
-            for listener in listeners:
-                log.info("listening on http://%s:%d", *listener.getsockname()[:2])
+            log.info("listening on http://%s:%d", *own.getsockname()[:2])
+            opening = asyncio.ensure_future(self._open(server, shared))
             await self._departure.wait()
+            opening.cancel()
+            await asyncio.wait({opening})
             await self._departure.drain(server)
         finally:
             await self._close(server, serving, parts)
+
+    async def _open(self, server: Server, shared: socket.socket | None) -> None:
+        """Take connections from a socket that others serve, too, once whoever comes by it gets an answer."""
+        if shared is not None:
+            for _ in range(int(LATEST_OPENING_S / OPENING_POLL_S)):
+                if what_is_missing(self.state) == [LISTENER]:
+                    break
+                await asyncio.sleep(OPENING_POLL_S)
+            await server.listen_also([shared])
+            log.info("serving http://%s:%d, too", *shared.getsockname()[:2])
+        self.state.listening = True
 
     def _prepare_stores(self) -> None:
         """Check both stores and make sure that the index mirrors object storage and the admin key exists."""

@@ -7,6 +7,8 @@ from litestar.datastructures import State
 
 from samovar_gateway.state import GatewayState
 
+LISTENER = "listener"
+
 
 @get("/livez", sync_to_thread=False)
 def livez(state: State) -> dict[str, str]:
@@ -29,7 +31,7 @@ def what_is_missing(gateway: GatewayState) -> list[str]:
     parts = {
         "function table": gateway.functions.loaded,
         "api keys": gateway.keys.loaded,
-        "listener": gateway.listening,
+        LISTENER: gateway.listening,
         "draining": not gateway.leaving,
     }
     return [part for part, present in parts.items() if not present]

@@ -36,6 +36,18 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         self.is_up.set()
 
+    async def listen_also(self, listeners: Sequence[socket.socket]) -> None:
+        """Take connections from these, too, from here on."""
+        loop = asyncio.get_running_loop()
+        for listener in listeners:
+            self.servers.append(await loop.create_server(self._connection, sock=listener, backlog=BACKLOG))
+
+    def _connection(self) -> asyncio.Protocol:
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg,assignment]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
+
     async def stop_listening(self) -> None:
         """Take no new connection, after those that the kernel has queued for us already.
 

@@ -9,6 +9,8 @@ from msgspec import Meta
 from samovar.settings import Secret
 from samovar_storage.settings import StoreSettings
 
+LATEST_OPENING_S = 30.0  # a gateway that is not ready by then takes connections all the same, and says why
+
 
 class GatewaySettings(StoreSettings, frozen=True, kw_only=True):
     """Where the gateway listens and what it lets through."""

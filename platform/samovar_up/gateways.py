@@ -1,8 +1,9 @@
 """The gateway processes of one port: who they are, and how one is replaced by another without a refused connection.
 
-All of them accept from one listening socket, which the supervisor opens and they inherit. Nothing that waits in its
-queue is lost when a gateway ends, however it ends, and the port is never free for another program. (With a socket each,
-by SO_REUSEPORT, what waits in the queue of the one that closes is reset: docs/reliability.md has the measurement.)
+All of them accept from one listening socket, which the supervisor opens and they inherit, each from when it is ready.
+Nothing that waits in its queue is lost when a gateway ends, however it ends, and the port is never free for another
+program. (With a socket each, by SO_REUSEPORT, what waits in the queue of the one that closes is reset:
+docs/reliability.md has the measurement.)
 
 Each has a second address of its own on loopback, where metrics and readiness are of this process and no other. It
 belongs to the place (`gateway`, `gateway-2`, …) and outlives whoever holds it. This module starts nothing.
@@ -54,12 +55,12 @@ class Gateways:
         """Return the next holder of a place: another id, the same addresses."""
         gateway_id = f"{self._name}-{next(self._numbers)}"
         spec = self._process(place)
-        listeners = (self._public, self._own[place])
-        flags = [f"--listen-fd={listener.fileno()}" for listener in listeners]
+        own = self._own[place]
+        flags = [f"--own-fd={own.fileno()}", f"--shared-fd={self._public.fileno()}"]
         return msgspec.structs.replace(
             spec,
             argv=(*spec.argv, f"--gateway-id={gateway_id}", *flags),
-            listeners=listeners,
+            listeners=(own, self._public),
             answers=partial(_answers, self.urls[place], gateway_id),
         )
 

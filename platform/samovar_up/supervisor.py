@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 import os
 import signal
 import time
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from samovar.errors import ConfigError, SamovarError, Unavailable
+from samovar_gateway.settings import LATEST_OPENING_S
 from samovar_up import leftovers, procfs
 from samovar_up.child import Child, ChildSpec
 from samovar_up.plan import Plan
@@ -25,6 +27,7 @@ logger = logging.getLogger(__name__)
 _READY_POLL_S = 0.05
 _STRAY_TIMEOUT_S = 5.0
 RESTART_GATEWAYS = signal.SIGUSR2
+SUCCESSOR_TIMEOUT_S = LATEST_OPENING_S - 5.0  # one that is not ready by then is ended before it takes connections
 
 
 class Supervisor:
@@ -96,12 +99,12 @@ class Supervisor:
                 await self._start_child(spec)
             await self._wait_for(stage)
 
-    async def _wait_for(self, stage: Sequence[ChildSpec]) -> None:
+    async def _wait_for(self, stage: Sequence[ChildSpec], timeout_s: float = math.inf) -> None:
         """Wait until every child of the stage that says when it answers does."""
         for spec in stage:
             if spec.answers is not None:
                 probe = functools.partial(asyncio.to_thread, spec.answers)
-                await self._wait(probe, functools.partial("{} does not answer".format, spec.name))
+                await self._wait(probe, functools.partial("{} does not answer".format, spec.name), timeout_s)
 
     async def _start_child(self, spec: ChildSpec) -> None:
         child = self._children[spec.name] = Child(spec, self._record, self._on_child_exit)
@@ -118,9 +121,12 @@ class Supervisor:
         await self._wait(ready, lambda: f"the platform is not ready: {', '.join(lacking)} missing")
         return not self._stop.is_set()
 
-    async def _wait(self, done: Callable[[], Awaitable[bool]], sentence: Callable[[], str]) -> None:
+    async def _wait(
+        self, done: Callable[[], Awaitable[bool]], sentence: Callable[[], str], timeout_s: float = math.inf
+    ) -> None:
         """Wait until `done()` is true, or the supervisor is told to stop. Raises on failure and timeout."""
-        deadline_s = time.monotonic() + self._plan.ready_timeout_s
+        timeout_s = min(timeout_s, self._plan.ready_timeout_s)
+        deadline_s = time.monotonic() + timeout_s
         while not self._stop.is_set():
             is_done = await done()
             if self._failure is not None:
@@ -128,7 +134,7 @@ class Supervisor:
             if is_done:
                 return
             if time.monotonic() >= deadline_s:
-                raise Unavailable(f"{sentence()} after {self._plan.ready_timeout_s:g} s; see {self._plan.logs_dir}")
+                raise Unavailable(f"{sentence()} after {timeout_s:g} s; see {self._plan.logs_dir}")
             await asyncio.sleep(_READY_POLL_S)
 
     def _record(self) -> None:
@@ -170,7 +176,7 @@ class Supervisor:
         self._changing.append(new)
         try:
             await _start(new)
-            await self._wait_for([new.spec])
+            await self._wait_for([new.spec], SUCCESSOR_TIMEOUT_S)
         except SamovarError:
             await new.stop(self._hurry)
             self._changing.remove(new)

@@ -1,8 +1,9 @@
-"""A steady, counted, open-loop load of one function, from a thread of its own: what other people's traffic looks like
-while a test breaks something.
+"""A steady, counted, open-loop load of one function: what other people's traffic looks like while a test breaks things.
 
-Calls are started on a clock, whatever became of those before; half of them on kept-alive connections, half each on a
-fresh one. A latency counts from the instant at which the call was due, so a stall is seen by every call it delayed.
+Calls are started on a clock, whatever became of those before; every second one on a kept-alive connection, the others
+each on a fresh one. A latency counts from the instant at which the call was due, so a stall is seen by every call that
+it delayed. It runs in a process of its own, so that what a test does costs it nothing: `python load.py`, with what to
+call as JSON on stdin, answers with one JSON line a call until stdin is closed.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 CALL_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -56,24 +61,43 @@ def p99_ms(outcomes: Sequence[Outcome]) -> float:
 @contextlib.contextmanager
 def steady_load(url: str, key: str, name: str, value: Any, answer: Any, rate_per_s: float) -> Iterator[Load]:
     """Call function `name` with `value` at `rate_per_s` for the body of a `with`; every call has ended afterwards."""
-    load, stop = Load(), threading.Event()
-    request = httpx.Request(
-        "POST",
-        f"{url}/v1/functions/{name}/invoke",
-        content=json.dumps(value).encode(),
-        headers={"authorization": f"Bearer {key}"},
-    )
-    arguments = (load, stop, request, answer, 1.0 / rate_per_s)
-    thread = threading.Thread(target=lambda: asyncio.run(_drive(*arguments)), name="load")
-    thread.start()
-    try:
-        yield load
-    finally:
-        stop.set()
-        thread.join()
+    what = {
+        "url": f"{url}/v1/functions/{name}/invoke",
+        "key": key,
+        "value": value,
+        "answer": answer,
+        "rate": rate_per_s,
+    }
+    load = Load()
+    with subprocess.Popen(
+        [sys.executable, str(Path(__file__))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        is_running = threading.Event()
+
+        def read(lines: Iterator[str]) -> None:
+            for line in lines:
+                load.outcomes.append(Outcome(*json.loads(line)))
+                is_running.set()
+
+        reader = threading.Thread(target=read, args=(iter(process.stdout),), name="load")
+        reader.start()
+        process.stdin.write(json.dumps(what) + "\n")
+        process.stdin.flush()
+        try:
+            assert is_running.wait(START_TIMEOUT_S), "the load does not run"
+            yield load
+        finally:
+            process.stdin.close()
+            reader.join()
 
 
-async def _drive(load: Load, stop: threading.Event, request: httpx.Request, answer: Any, gap_s: float) -> None:
+async def _drive(what: dict[str, Any]) -> None:
+    """Call until stdin is closed."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin, stop.set)
+    body = json.dumps(what["value"]).encode()
+    request = httpx.Request("POST", what["url"], content=body, headers={"authorization": f"Bearer {what['key']}"})
     fresh = httpx.Limits(max_keepalive_connections=0)
     async with (
         httpx.AsyncClient(timeout=CALL_TIMEOUT_S) as kept,
@@ -82,18 +106,23 @@ async def _drive(load: Load, stop: threading.Event, request: httpx.Request, answ
     ):
         due_s, number = time.monotonic(), 0
         while not stop.is_set():
-            calls.create_task(_call(load, (kept, single)[number % 2], request, answer, due_s))
-            due_s, number = due_s + gap_s, number + 1
+            calls.create_task(_call((kept, single)[number % 2], request, what["answer"], due_s))
+            due_s, number = due_s + 1.0 / what["rate"], number + 1
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))
 
 
-async def _call(load: Load, client: httpx.AsyncClient, request: httpx.Request, answer: Any, due_s: float) -> None:
+async def _call(client: httpx.AsyncClient, request: httpx.Request, answer: Any, due_s: float) -> None:
+    status, problem = 0, ""
     try:
         response = await client.request(request.method, request.url, content=request.content, headers=request.headers)
+        status = response.status_code
+        problem = "" if status == 200 and response.json() == answer else response.text[:500]
     except httpx.HTTPError as error:
-        load.outcomes.append(Outcome(due_s, time.monotonic() - due_s, 0, repr(error)))
-        return
-    is_right = response.status_code == 200 and response.json() == answer
-    load.outcomes.append(
-        Outcome(due_s, time.monotonic() - due_s, response.status_code, "" if is_right else response.text[:500])
-    )
+        problem = repr(error)
+    outcome = (due_s, time.monotonic() - due_s, status, problem)
+    sys.stdout.write(json.dumps(outcome) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(_drive(json.loads(sys.stdin.readline())))

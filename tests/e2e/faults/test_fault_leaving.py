@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections import Counter
 
 import httpx
@@ -33,7 +34,8 @@ def own_urls(platform: Platform) -> dict[str, str]:
 
 def gateway_id(url: str) -> str:
     """Return who answers at `url`, on a connection of its own."""
-    answer: str = httpx.get(f"{url}/livez").json()["gateway_id"]
+    with urllib.request.urlopen(f"{url}/livez", timeout=10) as response:  # noqa: S310  our own http URL
+        answer: str = json.loads(response.read())["gateway_id"]
     return answer
 
 
@@ -59,7 +61,7 @@ def test_gateways_are_replaced_under_load_without_a_dropped_call(
         target=lambda: long_calls.append(victim.invoke("long-runner", {"sleep_s": 3}).status_code)
     )
     arguments = (broken.url, broken.admin_key, "bystander", {"values": [3, 4]}, 7.0, RATE_PER_S)
-    with bystander.watch("both gateways are replaced, one at a time") as row, steady_load(*arguments) as load:
+    with steady_load(*arguments) as load, bystander.watch("both gateways are replaced, one at a time") as row:
         long_call.start()
         told = subprocess.run(
             [sys.executable, "-m", "samovar_up", "--restart-gateways", "--data-dir", str(broken.data_dir)],
@@ -103,10 +105,16 @@ def test_instances_leave_under_load_without_a_dropped_call(
     victim.answer(name, value)
     wait_until(lambda: len(victim.instances(name, "ready")) >= 2, 30, "two instances")
     arguments = (broken.url, broken.admin_key, name, value, answer, RATE_PER_S)
-    with bystander.watch(f"SIGTERM of both instances of {folder}") as row, steady_load(*arguments) as load:
-        for instance in victim.instances(name, "ready"):
-            os.kill(instance["pid"], signal.SIGTERM)
-            wait_until(lambda gone=instance["pid"]: not psutil.pid_exists(gone), 20, "it to end")
-            wait_until(lambda: len(victim.instances(name, "ready")) >= 2, 30, "another one")
+    with steady_load(*arguments) as load, bystander.watch(f"SIGTERM of both instances of {folder}") as row:
+        leaving = {instance["instance_id"]: instance["pid"] for instance in victim.instances(name, "ready")}
+        for pid in leaving.values():
+            os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not any(map(psutil.pid_exists, leaving.values())), 20, "them to end")
+        wait_until(lambda: len(ids(victim, name) - leaving.keys()) >= 2, 30, "two others")
         row.recovered()
-    assert load.outcomes and not problems(load.outcomes), problems(load.outcomes)[:3]
+    assert len(load.outcomes) > RATE_PER_S / 2 and not problems(load.outcomes), problems(load.outcomes)[:3]
+
+
+def ids(caller: Caller, name: str) -> set[str]:
+    """Return the ids of a function's ready instances."""
+    return {instance["instance_id"] for instance in caller.instances(name, "ready")}
