@@ -116,8 +116,9 @@ class Load:
 
 def warm(platform: Platform, *names: str) -> None:
     """Return once each function has answered."""
+    client = Client(platform.url, platform.key)
     for name in names:
-        platform.invoke(name, BODY)
+        client.request("POST", f"/v1/functions/{name}/invoke", BODY)
 
 
 def rollout(platform: Platform, author: Author, seconds: float) -> tuple[list[Shot], list[tuple[str, float, float]]]:

@@ -137,14 +137,26 @@ def _emit_deployed(
     }
     for warning in deployed.warnings:
         session.note(f"warning: {warning}")
-    session.emit(data, lambda: _deployed_text(session, package, deployed, num_uploaded, num_bytes))
+    session.emit(data, lambda: _deployed_text(session, package, deployed, _traffic(rollout), (num_uploaded, num_bytes)))
 
 
-def _deployed_text(session: Session, package: Package, deployed: Deployed, num_uploaded: int, num_bytes: int) -> str:
+def _traffic(rollout: dict[str, Any]) -> str:
+    """Return what the new version gets."""
+    if percent := rollout.get("canary"):
+        return f"gets {percent} % of the calls, once it is ready"
+    if percent := rollout.get("mirror"):
+        return f"gets copies of {percent} % of the calls"
+    return "is live"
+
+
+def _deployed_text(
+    session: Session, package: Package, deployed: Deployed, traffic: str, uploaded: tuple[int, int]
+) -> str:
+    num_uploaded, num_bytes = uploaded
     sent = f"uploaded {size(num_bytes)}" if num_uploaded else "nothing to upload, everything was there"
     example = package.manifest.example
     body = json.dumps(example if example is not None else sample(package.manifest.input_schema), ensure_ascii=False)
-    live = click.style(f"{deployed.name}@{deployed.version}", fg="green", bold=True) + " is live"
+    live = click.style(f"{deployed.name}@{deployed.version}", fg="green", bold=True) + f" {traffic}"
     return (
         f"{live} ({sent})\n  {deployed.url}\n\n"
         f"samovar invoke {deployed.name} --json {shlex.quote(body)}\n"

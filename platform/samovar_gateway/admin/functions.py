@@ -143,6 +143,8 @@ class Functions(Controller):
         manifest = await read_body(request, Manifest)
         manifest = await services.publish(name, manifest, principal.key_id, trial, options.mirror)
         warnings = warnings_of(manifest, services.state.functions.entries)
+        if (pinned := services.pinned(name)) is not None:
+            warnings.append(f"{name} is pinned to version {pinned}: version {manifest.version} gets no calls")
         made = Created(name=name, version=manifest.version, url=_invoke_url(request, name), warnings=warnings)
         return Response(made, status_code=201, headers={"location": f"/v1/functions/{name}"})
 

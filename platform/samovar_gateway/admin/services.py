@@ -88,6 +88,11 @@ class Services:
         entry = self.state.functions.entries.get(name)
         return entry.ready() if entry is not None else set()
 
+    def pinned(self, name: str) -> int | None:
+        """Return the version that a function is pinned to, None if it is not."""
+        entry = self.state.functions.entries.get(name)
+        return entry.record.route.pinned if entry is not None else None
+
     def num_ready(self, name: str) -> dict[str, int]:
         """Return version → instances ready for calls from here, of the versions that a function's route names."""
         entry = self.state.functions.entries.get(name)
