@@ -5,6 +5,7 @@ This module does not know routes.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,19 +15,29 @@ from redis.asyncio import Redis
 
 from samovar_dispatch.requestlog.log import RequestLog
 from samovar_dispatch.requestlog.writer import RequestWriter
+from samovar_gateway.background import keep_running
 from samovar_gateway.log_keeper import LogKeeper
 from samovar_gateway.settings import GatewaySettings
 from samovar_storage.requestlog.questions import Wanted
 
 
 class Requests:
-    """One per gateway. log: takes rows down (`Journey.notes`). writer, keeper: each run as a background part."""
+    """One per gateway. log: takes rows down (`Journey.notes`)."""
 
     def __init__(self, settings: GatewaySettings, gateway_id: str) -> None:
         self.log = RequestLog(settings.request_log)
         self.keeper = LogKeeper(settings)
         spool_bytes, live_bytes = settings.request_log_spool_bytes, settings.request_log_live_bytes
         self.writer = RequestWriter(self.log, gateway_id, self.keeper.folder, spool_bytes, live_bytes)
+
+    async def run(self, redis: Redis) -> None:
+        """Write and ship until cancelled; then what is left is written first and shipped after."""
+        keeper = asyncio.ensure_future(keep_running("request log's keeper", self.keeper.run))
+        try:
+            await self.writer.run(redis)
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
 
     async def find(self, redis: Redis, what: str, wanted: Wanted) -> dict[str, Any]:
         """Return the keeper's answer (`records`, `summary`, `files`), this gateway's own last calls included.

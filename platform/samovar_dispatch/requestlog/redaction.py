@@ -46,17 +46,19 @@ def redact(value: Any, paths: Sequence[Path]) -> Any:
 def _redact_one(value: Any, path: Path) -> Any:
     if value is None and path:
         return None
-    if not path or not isinstance(value, dict if isinstance(path[0], str) else list):
+    if not path:
         return REDACTED
     step, rest = path[0], path[1:]
-    if isinstance(step, str):
+    if isinstance(step, str) and isinstance(value, dict):
         if step in value:
             value[step] = _redact_one(value[step], rest)
-    else:
+        return value
+    if not isinstance(step, str) and isinstance(value, list):
         for index in range(len(value)) if step is ANY else (step,):
             if index < len(value):
                 value[index] = _redact_one(value[index], rest)
-    return value
+        return value
+    return REDACTED
 
 
 def keep(data: bytes, max_bytes: int, paths: Sequence[Path]) -> tuple[bytes, int]:
