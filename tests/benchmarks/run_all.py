@@ -34,7 +34,9 @@ NAMES = (
     "routes",
     "weights",
     "overload",
+    "breaker",
     "request_log",
+    "rate_limit",
     "rollout",
     "sandbox_cost",
 )
