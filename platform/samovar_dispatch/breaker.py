@@ -9,8 +9,9 @@
 |-----------|------------------------------|------------------------|----------------------------------------------------
 | CLOSED    | goes through                 | counted                | counted; opens at the rates, from min_calls on
 | OPEN      | refused until its time       | not counted            | not counted
-| HALF_OPEN | goes through as a probe, at  | a probe: the last one  | a probe: open again, for twice as long, at most
-|           | most `probes`; else refused  | of them closes         | max_open_s
+| HALF_OPEN | goes through as a probe: one | a probe: the last one  | a probe: open again, for twice as long, at most
+|           | first, then `probes` in all; | of them closes         | max_open_s
+|           | else refused                 |                        |
 
 A call that says nothing about the version (refused by us, malformed, cancelled) is not recorded; if it was a probe,
 another may go in its place. How long it stays open is drawn within [1 - JITTER, 1] of the nominal time, so that callers
@@ -117,7 +118,7 @@ class Breaker:
         if self.state is State.OPEN and now_s >= self.until_s:
             self._enter(State.HALF_OPEN)
             self._round += 1
-            self._probes_left, self._num_passed = self._policy.probes, 0
+            self._probes_left, self._num_passed = 1, 0
         if self.state is State.OPEN or not self._probes_left:
             return 0
         self._probes_left -= 1
@@ -137,6 +138,8 @@ class Breaker:
                 self.open(PROBE_FAILED, now_s)
             elif self._num_passed == self._policy.probes:
                 self.close(now_s)
+            elif self._num_passed == 1:
+                self._probes_left += self._policy.probes - 1
 
     def give_back(self, probe: int) -> None:
         """This probe found nothing out: another call may take its place. One of an earlier round is ignored."""

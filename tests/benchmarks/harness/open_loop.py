@@ -26,13 +26,14 @@ GONE = 0  # the status of a call without an answer
 class Shot:
     """One call. at_s: when it was sent, seconds since the start; took_s: until its answer. status: GONE for none.
 
-    version: of the function, that answered; "" if the answer does not say.
+    version: of the function, that answered; "" if the answer does not say. fallback: what answered in its stead.
     """
 
     at_s: float
     took_s: float
     status: int
     version: str = ""
+    fallback: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class _Line(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
-        self.version = ""
+        self.version = self.fallback = ""
         self._answer: asyncio.Future[int] | None = None
         self._data = b""
         self._missing = 0
@@ -67,6 +68,7 @@ class _Line(asyncio.Protocol):
         if len(body) >= length:
             self._data = b""
             self.version = _header(head, b"samovar-version").decode()
+            self.fallback = _header(head, b"samovar-fallback").decode()
             self._resolve(int(head[9:12]))
 
     async def ask(self, request: bytes) -> int:
@@ -121,8 +123,8 @@ class _Gun:
             self._idle.append(line)
         elif line is not None:
             self.close(line)
-        version = line.version if line is not None and status != GONE else ""
-        self.shots.append(Shot(sent_s - started_s, time.perf_counter() - sent_s, status, version))
+        version, fallback = (line.version, line.fallback) if line is not None and status != GONE else ("", "")
+        self.shots.append(Shot(sent_s - started_s, time.perf_counter() - sent_s, status, version, fallback))
 
     async def _line(self) -> _Line:
         while self._idle:
