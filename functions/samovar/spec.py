@@ -232,10 +232,10 @@ class Route(Struct, frozen=True, kw_only=True):
 
 def stand_in(route: Route, manifest: Manifest) -> int | None:
     """Return the version that answers when `manifest`'s does not, by its fallback; None if it names none or that was
-    rolled back. "previous" is the one with the largest share before the current ones."""
+    rolled back. "previous" is the one with the largest share before the current ones; to a canary, among these."""
     wanted = manifest.fallback.version if manifest.fallback is not None else None
     if wanted == "previous":
-        before = route.previous
+        before = route.previous if str(manifest.version) in route.shares else route.shares
         wanted = int(max(before, key=lambda number: (before[number], int(number)))) if before else None
     return None if wanted == manifest.version or wanted in route.rejected else wanted
 
