@@ -25,6 +25,7 @@ PATIENCE = (1.0, 1.0, 0.5, 0.25)  # by priority: the share of its time left that
 MIN_TARGET_S = 0.5
 TARGET_RUNS = 10
 INTERVAL_TARGETS = 4
+MIN_SHRINK = 10  # calls; in an interval at least INTERVAL_TARGETS * TARGET_RUNS leave, so what shrinks by less is fed
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Backup:
         elif self._late_since_s is None:
             self._late_since_s, self._num_then = now_s, num_waiting
         elif now_s - self._late_since_s >= INTERVAL_TARGETS * target_s:
-            self.is_backed_up = self.is_backed_up or num_waiting >= self._num_then
+            self.is_backed_up = self.is_backed_up or num_waiting > self._num_then - MIN_SHRINK
             self._late_since_s, self._num_then = now_s, num_waiting
         return self.is_backed_up
 

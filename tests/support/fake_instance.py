@@ -4,7 +4,7 @@ python tests/support/fake_instance.py SOCKET REF TOKEN [CONCURRENCY]
 The body picks the behaviour: {"x": [..]} → their sum; {"sleep_s": S}; {"die": true} (kill -9 of itself);
 {"stream": N}; {"fail": "text", "code": …, "status": …}; {"fail_if": PATH} (while the file exists);
 {"fail_on": REF} (instances of that version alone); {"busy": N} (busy the first N times).
-Everything else is echoed, with how many calls were answered so far.
+Everything else is echoed, with how many calls were answered so far and the time this one had.
 
 At SIGUSR1 it reads SOCKET.mode (JSON), which from then on is added to every body, and writes SOCKET.seen: how many
 calls and checks it has had. {"unwell": true} there makes its checks fail.
@@ -119,7 +119,8 @@ class FakeInstance(asyncio.Protocol):
         if "stream" in data:
             return await self.stream(message, data)
         FakeInstance.num_answers += 1
-        body = json.dumps({"pid": os.getpid(), "echo": data, "answers": self.num_answers}).encode()
+        facts = {"pid": os.getpid(), "answers": self.num_answers, "timeout_ms": message.timeout_ms}
+        body = json.dumps({"echo": data} | facts).encode()
         return wire.Result(message.id, body, 0, int(data.get("sleep_s", 0) * 1e6), 1, 0)
 
     def fails(self, data: dict[str, Any]) -> bool:
