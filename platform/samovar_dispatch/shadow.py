@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 
 from samovar.errors import SamovarError
 from samovar.wire import Result
-from samovar_dispatch.ask import BACKGROUND, CACHED, FALLBACK, SHADOW, Ask
+from samovar_dispatch.ask import BACKGROUND, CACHED, FALLBACK, SHADOW, Ask, Handle
 from samovar_dispatch.call import Call, Outcome, Version
 from samovar_dispatch.comparison import differences
 from samovar_storage.trials import PATH_PREFIX, add_mirrored
@@ -39,9 +39,12 @@ STREAMING_HANDLERS = ("generator", "async_generator")
 
 
 class Copy:
-    """One call and its copy. answer, copied: their bodies, None while open or when there is none to compare."""
+    """One call and its copy. answer, copied: their bodies, None while open or when there is none to compare.
 
-    __slots__ = ("answer", "ask", "copied", "is_answered", "is_copied", "shadow", "version")
+    handle: the copy, once it is under way.
+    """
+
+    __slots__ = ("answer", "ask", "copied", "handle", "is_answered", "is_copied", "shadow", "version")
 
     def __init__(self, shadow: Shadow, ask: Ask, version: Version) -> None:
         self.shadow = shadow
@@ -49,6 +52,7 @@ class Copy:
         self.version = version
         self.answer: bytes | None = None
         self.copied: bytes | None = None
+        self.handle: Handle | None = None
         self.is_answered = self.is_copied = False
 
     def deliver(self, call: Call, outcome: Outcome) -> None:
@@ -70,15 +74,22 @@ class Shadow:
         self.journey = journey
         self._open: dict[Ask, Copy] = {}
         self._done: list[Copy] = []
-        self._listens = False
+        self._listens = self._is_over = False
+
+    def stop(self) -> None:
+        """Copy nothing more, and give up the copies under way: nobody waits for them. Idempotent."""
+        self._is_over = True
+        for copy in [*self._open.values()]:
+            if copy.handle is not None:
+                copy.handle.cancel()
 
     def offer(self, ask: Ask, version: Version) -> None:
         """Copy this ask to `version`, soon, if there is room for it."""
         if not self._listens:
             self._listens = True
             self.journey.notes.append(self._ended)
-        is_busy = len(self._open) + len(self._done) >= MAX_COPIES or len(ask.body) > MAX_BODY_BYTES
-        if is_busy or not version.seats.num_slots or version.manifest.handler in STREAMING_HANDLERS:
+        is_full = self._is_over or len(self._open) + len(self._done) >= MAX_COPIES
+        if is_full or len(ask.body) > MAX_BODY_BYTES or not _takes_copies(version):
             _count(version, "skipped")
             return
         copy = self._open[ask] = Copy(self, ask, version)
@@ -86,7 +97,7 @@ class Shadow:
 
     def _send(self, copy: Copy) -> None:
         ask, now_s = copy.ask, time.monotonic()
-        if copy.is_answered and copy.answer is None:  # refused, or answered by a cache
+        if self._is_over or (copy.is_answered and copy.answer is None):  # refused, or answered by a cache
             self._skip(copy)
             return
         deadline_s = now_s + copy.version.manifest.limits.timeout_s
@@ -105,7 +116,7 @@ class Shadow:
         )
         mine.body, mine.marks = ask.body, SHADOW
         try:
-            mine.handle = self.journey.attempt(copy.version, mine, copy)
+            copy.handle = self.journey.attempt(copy.version, mine, copy)
         except SamovarError:
             self._skip(copy)
 
@@ -160,6 +171,10 @@ def compare(copies: list[Copy]) -> dict[Version, Counter[str]]:
             if len(counts) < MAX_PATHS_KEPT:
                 counts[PATH_PREFIX + path] += 1
     return found
+
+
+def _takes_copies(version: Version) -> bool:
+    return version.seats.num_slots > 0 and version.manifest.handler not in STREAMING_HANDLERS
 
 
 def _outcome(copy: Copy) -> tuple[str, list[str]]:

@@ -51,6 +51,7 @@ class Departure:
         await self._pause(settings.drain_settle_s)
         await server.stop_listening()
         server.server_state.close_idle()
+        state.journey.shadow.stop()
         await self._finish(server, time.monotonic() + (settings.drain_timeout_s or float("inf")))
         state.draining = True
         if state.dispatcher.num_live:

@@ -24,10 +24,11 @@ from samovar_gateway.admin.requests import (
     read_body,
     require_sight,
 )
-from samovar_gateway.admin.rollout import deploy_options
+from samovar_gateway.admin.rollout import deploy_options, mirror_report
 from samovar_gateway.admin.services import Services, services_of
 from samovar_storage import live
 from samovar_storage.records import BootFailure, Decision, FunctionRecord, VersionStatus, WarmRequest
+from samovar_storage.trials import MirrorReport, TrialReport, trial
 
 MAX_WARM_S = 7 * 24 * 3600.0
 NUM_DECISIONS = 20
@@ -44,7 +45,7 @@ class FunctionSummary(Struct, frozen=True, kw_only=True):
 
 class FunctionView(Struct, frozen=True, kw_only=True):
     """All there is to say of a function. status, boot_failures, breakers (this gateway's): by `name@version`;
-    decisions: newest first."""
+    decisions: newest first. trial: the verdict on the canary so far; mirror: how the mirror's answers compare."""
 
     name: str
     route: Route
@@ -54,6 +55,8 @@ class FunctionView(Struct, frozen=True, kw_only=True):
     boot_failures: dict[str, BootFailure]
     breakers: dict[str, BreakerView]
     url: str
+    trial: TrialReport | None = None
+    mirror: MirrorReport | None = None
 
 
 class Created(Struct, frozen=True, kw_only=True):
@@ -111,6 +114,8 @@ class Functions(Controller):
             boot_failures=failures,
             breakers=services.breakers(name),
             url=_invoke_url(request, name),
+            trial=await trial(redis, name),
+            mirror=await mirror_report(services, record.route),
         )
 
     @delete("/{name:str}", status_code=204)
@@ -139,9 +144,9 @@ class Functions(Controller):
         name = path_parameter(request, "name")
         services = services_of(request)
         principal, options = authorise(request, "deploy", name), deploy_options(request)
-        trial = options.trial()
+        wanted = options.trial()
         manifest = await read_body(request, Manifest)
-        manifest = await services.publish(name, manifest, principal.key_id, trial, options.mirror)
+        manifest = await services.publish(name, manifest, principal.key_id, wanted, options.mirror)
         warnings = warnings_of(manifest, services.state.functions.entries)
         if (pinned := services.pinned(name)) is not None:
             warnings.append(f"{name} is pinned to version {pinned}: version {manifest.version} gets no calls")

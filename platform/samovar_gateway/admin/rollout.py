@@ -178,7 +178,7 @@ class Rollout(Controller):
             boot_failures={ref: f for ref in refs if (f := await live.boot_failure(redis, ref)) is not None},
             breakers=services.breakers(name),
             trial=await trial(redis, name),
-            mirror=await _mirror_report(services, record.route),
+            mirror=await mirror_report(services, record.route),
         )
 
 
@@ -201,7 +201,8 @@ async def _change(request: AnyRequest, change: routes.Command, reason: str = "")
     return RouteView(name=name, route=route, changed=f"{last.what}: {last.reason}")
 
 
-async def _mirror_report(services: Services, route: Route) -> MirrorReport | None:
+async def mirror_report(services: Services, route: Route) -> MirrorReport | None:
+    """Return how the answers of the route's mirror compare; None without one, or without a comparison."""
     if route.mirror is None:
         return None
     return await mirrored(services.state.redis, version_ref(route.name, route.mirror.version))
