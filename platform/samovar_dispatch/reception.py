@@ -24,6 +24,7 @@ from samovar_dispatch.call import Call, Version
 from samovar_dispatch.concurrency import GradientLimit
 from samovar_dispatch.connection import InstanceConnection
 from samovar_dispatch.recall import CANCELLED
+from samovar_dispatch.requestlog.copies import copy_for
 from samovar_dispatch.retry import Verdict, after_loss, may_have_started
 from samovar_dispatch.slots import prefetch_allowance, smoothed
 from samovar_dispatch.stream import ChunkStream
@@ -262,7 +263,8 @@ class Reception:
 
     def _stream_of(self, call: Call) -> ChunkStream:
         if call.stream is None:
-            call.stream = ChunkStream(self._loop, partial(self._give_credit, call))
+            copy = copy_for(call.version.manifest.log)
+            call.stream = ChunkStream(self._loop, partial(self._give_credit, call), copy)
         return call.stream
 
     def _give_credit(self, call: Call, num_chunks: int) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from samovar.errors import Cancelled, ProtocolError, SamovarError
 from samovar.wire import STREAM_WINDOW
+from samovar_dispatch.requestlog.copies import StreamCopy
 
 CREDIT_STEP = STREAM_WINDOW // 2
 
@@ -19,10 +20,13 @@ CREDIT_STEP = STREAM_WINDOW // 2
 class ChunkStream:
     """An async iterator over chunks; raises the SamovarError or Cancelled the stream failed with.
 
-    give_credit: called with a number of chunks the reader has consumed.
+    give_credit: called with a number of chunks the reader has consumed. copy: gathers them for the request log.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, give_credit: Callable[[int], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, give_credit: Callable[[int], None], copy: StreamCopy | None = None
+    ) -> None:
+        self.copy = copy
         self._loop = loop
         self._give_credit = give_credit
         self._chunks: deque[bytes] = deque()
@@ -36,6 +40,8 @@ class ChunkStream:
         if len(self._chunks) >= STREAM_WINDOW + CREDIT_STEP:
             raise ProtocolError("the instance sent more chunks than its credit")
         self._chunks.append(chunk)
+        if self.copy is not None:
+            self.copy.add(chunk)
         self._wake()
 
     def finish(self, error: SamovarError | Cancelled | None = None) -> None:

@@ -107,6 +107,16 @@ def test_every_kind_of_outcome_has_its_record(gateway: Gateway) -> None:
     assert records(gateway, version=9) == [] == records(gateway, status="418")
 
 
+def test_a_stream_is_recorded_when_it_has_ended(gateway: Gateway) -> None:
+    version = gateway.deploy(log=Log(payload="full"), handler="generator")
+    gateway.start_instance(version.ref)
+    answer = gateway.invoke(body={"stream": 3})
+    assert answer.status_code == 200 and len(answer.text.splitlines()) == 3
+    (record,) = wait_until(lambda: records(gateway), what="the stream's record")
+    assert (record["status"], record["code"], record["answer"]) == (200, "ok", answer.text)
+    assert record["bytes_out"] == len(answer.content)
+
+
 def test_the_summary_counts_by_version_and_tells_percentiles(gateway: Gateway) -> None:
     version = gateway.deploy()
     gateway.start_instance(version.ref)

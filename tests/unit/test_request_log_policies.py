@@ -19,10 +19,12 @@ from samovar_dispatch.ask import CACHED, COLD, FALLBACK, RETRIED, SHADOW, Ask
 from samovar_dispatch.call import Call, Version
 from samovar_dispatch.functions import FunctionEntry
 from samovar_dispatch.requestlog import log as log_module
+from samovar_dispatch.requestlog.copies import copy_for
 from samovar_dispatch.requestlog.log import RequestLog
 from samovar_dispatch.requestlog.policy import PayloadPolicy
 from samovar_dispatch.requestlog.redaction import MAX_REDACTED_BYTES, REDACTED, parse_path, redact
 from samovar_dispatch.requestlog.writer import newest, parts, slices_of, treat
+from samovar_dispatch.stream import ChunkStream
 from samovar_storage.requestlog.live import LiveFrame
 from samovar_storage.requestlog.rows import CUT, HASH, NONE, WHOLE, Row
 
@@ -140,9 +142,10 @@ def ended(
     if of is not None:
         record = SimpleNamespace(instance_id="i1", boot_ms={"load": 4.0})
         seat = SimpleNamespace(owner=SimpleNamespace(record=record))
+        stream = outcome if isinstance(outcome, ChunkStream) else None
         times = {"submitted_s": 10.0, "sent_s": 10.05, "ended_s": 10.25}
-        call = cast(Call, SimpleNamespace(version=of, num_attempts=0, seat=seat, cold=cold, **times))
-    log.note(ask, call, outcome, "ok" if type(outcome) is Result else outcome.code)
+        call = cast(Call, SimpleNamespace(version=of, num_attempts=0, seat=seat, cold=cold, stream=stream, **times))
+    log.note(ask, call, outcome, getattr(outcome, "code", "ok"))
 
 
 ANSWER = Result(id=1, body=b'{"y": 1}', wait_us=1000, run_us=200_000, batch_size=3, load=0)
@@ -165,6 +168,26 @@ def test_a_row_tells_how_the_call_went() -> None:
     assert row.marks == COLD and row.boot_ms == {"load": 4.0}
     assert (row.body, row.body_form, row.answer, row.answer_form) == (b"{}", WHOLE, b'{"y": 1}', WHOLE)
     assert PLANTED not in repr(row)
+
+
+@pytest.mark.parametrize(
+    ("log", "kept"),
+    [
+        (Log(payload="full"), (b"one\ntwo\n", WHOLE)),
+        (Log(payload="full", max_bytes=5), (b"one\nt", CUT)),
+        (Log(payload="hash"), (hashlib.sha256(b"one\ntwo\n").digest(), HASH)),
+        (Log(payload="full", redact=["$.a"]), (hashlib.sha256(b"one\ntwo\n").digest(), HASH)),
+        (Log(), (None, NONE)),
+    ],
+)
+def test_a_stream_is_kept_as_its_reader_got_it(log: Log, kept: tuple[bytes | None, int]) -> None:
+    taken, of, copy = RequestLog(), version(log=log), copy_for(log)
+    for item in (b"one", b"two"):
+        copy.add(item)
+    stream = ChunkStream(cast(Any, None), lambda _: None, copy)
+    ended(taken, of, stream)
+    row = only_row(taken)
+    assert (row.answer, row.answer_form) == kept and row.bytes_out == 8 and row.status == 200
 
 
 def test_an_invocation_without_a_version_keeps_no_payload() -> None:

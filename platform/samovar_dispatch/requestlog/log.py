@@ -15,7 +15,8 @@ from samovar.wire import Result
 from samovar_dispatch.ask import COLD, RETRIED, Ask
 from samovar_dispatch.call import Call, Outcome, Version
 from samovar_dispatch.requestlog.books import Book
-from samovar_dispatch.requestlog.policy import NOTHING, PayloadPolicy
+from samovar_dispatch.requestlog.copies import StreamCopy
+from samovar_dispatch.requestlog.policy import NOTHING, UNTREATED, PayloadPolicy
 from samovar_dispatch.stream import ChunkStream
 from samovar_storage.requestlog.rows import NONE, WHOLE, Row
 
@@ -66,6 +67,8 @@ class RequestLog:
         book.count(status, ask.marks, total_s)
         if self._is_on:
             self._append(book, ask, call, status, code, total_s, _NO_RESULT, None)
+            if call is not None and call.stream is not None and call.stream.copy is not None and book.rows:
+                self._add_stream(book.rows[-1], call.stream.copy)
 
     def take(self) -> list[Book]:
         """Return what is pending, a book for each version, and begin anew."""
@@ -116,6 +119,15 @@ class RequestLog:
         if form == UNTREATED:
             book.untreated.append(row)
 
+    def _add_stream(self, row: Row, copy: StreamCopy) -> None:
+        """The row says what was streamed, if it is the one that was just taken down."""
+        if row.seq != self.num_noted:
+            return
+        row.bytes_out = copy.num_bytes
+        if row.body_form != NONE:
+            row.answer, row.answer_form = copy.kept()
+            self._num_bytes += len(row.answer)
+
     def _is_full(self, num_bytes: int) -> bool:
         """Ask for a flush; return whether the row that makes it `num_bytes` is one too many, and count it then."""
         self.hurry()
@@ -146,7 +158,6 @@ def _status_of(outcome: Outcome) -> int:
     return 200 if isinstance(outcome, ChunkStream) else CLIENT_LEFT
 
 
-UNTREATED = -1  # a payload whose policy is still to be applied; never leaves this process
 _NO_RESULT = Result(0, b"", 0, 0, 0, 0)
 
 

@@ -42,4 +42,5 @@ class PayloadPolicy:
         return (digest(data), HASH) if self.hashes else keep(data, self.max_bytes, self.paths)
 
 
+UNTREATED = -1  # the form of a payload whose policy is still to be applied; never leaves this process
 NOTHING = PayloadPolicy(False, False, False, 0.0, 0, ())

@@ -20,6 +20,7 @@ from redis.asyncio import Redis
 from samovar.errors import SamovarError
 from samovar_dispatch.requestlog.books import Book
 from samovar_dispatch.requestlog.log import RequestLog
+from samovar_dispatch.requestlog.policy import UNTREATED
 from samovar_storage.requestlog.layout import safe_name
 from samovar_storage.requestlog.live import LiveFrame, add_frames
 from samovar_storage.requestlog.rows import Row, encode_frame
@@ -147,7 +148,8 @@ def treat(book: Book) -> None:
     """Every payload is as its version's policy wants it kept; nothing else of it is anywhere afterwards."""
     for index, row in enumerate(book.untreated):
         row.body, row.body_form = book.policy.apply(row.body)
-        row.answer, row.answer_form = book.policy.apply(row.answer)
+        if row.answer_form == UNTREATED:
+            row.answer, row.answer_form = book.policy.apply(row.answer)
         if not index % TREATED_AT_ONCE:
             time.sleep(0)  # lets the interpreter's lock go
     book.untreated = []
