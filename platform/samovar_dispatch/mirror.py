@@ -13,6 +13,7 @@ import time
 import msgspec
 from redis.asyncio import Redis
 
+from samovar.errors import SamovarError
 from samovar_dispatch.dispatcher import Dispatcher
 from samovar_dispatch.functions import FunctionTable
 from samovar_dispatch.membership import Membership
@@ -23,6 +24,10 @@ from samovar_storage.subscribe import Message, subscribe
 
 log = logging.getLogger(__name__)
 
+FIND_TIMEOUT_S = 0.5
+MISSING_S = 0.2
+MAX_LOOKING = 16
+MAX_MISSING = 1000
 RELOAD_SLICE = 100  # records decoded between two turns of the event loop
 
 
@@ -34,6 +39,8 @@ class Mirror:
         self._dispatcher = dispatcher
         self._functions = functions
         self._membership = membership
+        self._looking: dict[str, asyncio.Task[None]] = {}
+        self._missing: dict[str, float] = {}  # looked for in vain → until when that is believed, monotonic seconds
 
     async def run(self) -> None:
         """Follow the channels until cancelled. Raises StoreUnavailable when a reload fails: run it again."""
@@ -46,6 +53,32 @@ class Mirror:
                 await self._apply(event)
             except msgspec.MsgspecError as error:
                 log.warning("unreadable message on %s: %s", event.channel, error)
+
+    async def find(self, name: str) -> bool:
+        """Look for a function that may have been deployed through another gateway, its announcement still on the way.
+
+        Returns: whether it is known now. Costs a round trip to Redis, at most FIND_TIMEOUT_S; one that is not there is
+        not looked for again for MISSING_S, and not more than MAX_LOOKING are looked for at a time.
+        """
+        task = self._looking.get(name)
+        if task is None:
+            if len(self._looking) >= MAX_LOOKING or self._missing.get(name, 0.0) > time.monotonic():
+                return False
+            task = self._looking[name] = asyncio.get_running_loop().create_task(self._look(name))
+            task.add_done_callback(lambda _: self._looking.pop(name, None))
+        await asyncio.wait({task})
+        return name in self._functions.entries
+
+    async def _look(self, name: str) -> None:
+        try:
+            async with asyncio.timeout(FIND_TIMEOUT_S):
+                await self._reload_function(name)
+        except (TimeoutError, SamovarError, msgspec.MsgspecError) as error:
+            log.debug("looking for function %s: %s", name, error)
+        if name not in self._functions.entries:
+            if len(self._missing) >= MAX_MISSING:
+                self._missing.clear()
+            self._missing[name] = time.monotonic() + MISSING_S
 
     async def reload(self) -> None:
         """Everything is as Redis has it now. An index that is being rebuilt takes nothing away."""

@@ -59,10 +59,11 @@ class Gateway:
         membership = Membership(dispatcher, gateway_id)
         self._sync_redis = connect_sync(settings.redis_url.reveal())
         objects = ObjectStore.from_settings(settings)
+        redis = connect_async(settings.redis_url.reveal())
         self.state = GatewayState(
             settings=settings,
             gateway_id=gateway_id,
-            redis=connect_async(settings.redis_url.reveal()),
+            redis=redis,
             objects=objects,
             registry=Registry(objects, self._sync_redis),
             keys=KeyTable(),
@@ -70,12 +71,12 @@ class Gateway:
             journey=Journey(dispatcher),
             functions=functions,
             membership=membership,
+            mirror=Mirror(redis, dispatcher, functions, membership),
             cabinet=cabinet,
             requests=Requests(settings, gateway_id),
         )
         self.state.journey.notes.append(self.state.requests.log.note)
         self.state.journey.errands = Errands(self.state.journey, functions.entries, cabinet)
-        self._mirror = Mirror(self.state.redis, dispatcher, functions, membership)
         dispatcher.ejections.first_s = settings.ejection_s
         self._breakers = Breakers(self.state.redis, dispatcher, functions, gateway_id)
         self._admin = Admin(self.state)
@@ -128,7 +129,7 @@ class Gateway:
     def _parts(self) -> list[asyncio.Future[None]]:
         state = self.state
         named: dict[str, Callable[[], Awaitable[None]]] = {
-            "mirror of functions and instances": self._mirror.run,
+            "mirror of functions and instances": self.state.mirror.run,
             "API keys, heard": partial(follow_keys, state.redis, state.keys),
             "API keys, checked": partial(check_keys, state.redis, state.keys),
             "API keys, used": partial(tell_used, state.redis, state.keys),

@@ -13,6 +13,7 @@ from samovar_dispatch.dispatcher import Dispatcher
 from samovar_dispatch.functions import FunctionTable
 from samovar_dispatch.journey import Journey
 from samovar_dispatch.membership import Membership
+from samovar_dispatch.mirror import Mirror
 from samovar_gateway.auth import KeyTable
 from samovar_gateway.requests_log import Requests
 from samovar_gateway.settings import GatewaySettings
@@ -40,6 +41,7 @@ class GatewayState:
     journey: Journey
     functions: FunctionTable
     membership: Membership
+    mirror: Mirror
     cabinet: Cabinet
     requests: Requests
     listening: bool = False

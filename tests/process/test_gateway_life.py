@@ -14,11 +14,13 @@ from contextlib import closing
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from samovar_storage import keys
 from samovar_storage.embedded import EmbeddedValkey
 from samovar_storage.objects import ObjectStore
+from samovar_storage.records import FunctionRecord, dumps, loads
 from support.gateway import environment, running_gateway
 from support.processes import running
 from support.stores import Stores
@@ -57,11 +59,11 @@ def test_sigterm_serves_who_still_asks_and_finishes_what_runs(
 ) -> None:
     """One long call, and the phases of leaving as clients with kept-alive and with fresh connections see them."""
     with (
-        running_gateway(stores, object_store, short_path, drain_settle_s=1.0) as gateway,
+        running_gateway(stores, object_store, short_path, drain_settle_s=4.0) as gateway,
         ThreadPoolExecutor(1) as pool,
     ):
         gateway.start_instance(gateway.deploy().ref, concurrency=4)
-        call = pool.submit(gateway.invoke, "echo", {"sleep_s": 2.5})
+        call = pool.submit(gateway.invoke, "echo", {"sleep_s": 6.0})
         with closing(gateway.connect()) as idle, closing(gateway.connect()) as kept:
             wait_until(lambda: gateway.metric("samovar_running") == 1)
             for connection in (idle, kept):
@@ -112,6 +114,22 @@ def test_who_has_just_connected_is_still_answered(stores: Stores, object_store: 
             wait_until(lambda: refuses(gateway.url), what="no new connection is taken")
             assert answer_on(newcomer, gateway.raw("echo", b"{}")).startswith(b"HTTP/1.1 200")
         assert gateway.process.wait(10) == 0
+
+
+def test_a_function_that_nobody_announced_yet_is_found(
+    stores: Stores, object_store: ObjectStore, short_path: Path
+) -> None:
+    """Deployed through one gateway, called at another a moment later."""
+    with running_gateway(stores, object_store, short_path) as gateway:
+        row = gateway.redis.hget(keys.FUNCTIONS, gateway.deploy().name)
+        assert isinstance(row, bytes)
+        record = loads(row, FunctionRecord)
+        manifests = {n: msgspec.structs.replace(m, name="unheard") for n, m in record.manifests.items()}
+        unheard = msgspec.structs.replace(record, name="unheard", manifests=manifests)
+        gateway.redis.hset(keys.FUNCTIONS, "unheard", dumps(unheard))
+        gateway.start_instance("unheard@1")
+        assert gateway.invoke("unheard", {}).status_code == 200
+        assert gateway.invoke("unheard-of", {}).status_code == 404
 
 
 def answer_on(connection: socket.socket, request: bytes) -> bytes:
