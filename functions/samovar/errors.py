@@ -16,6 +16,8 @@
     │   ├── Conflict                 conflict               409
     │   │   └── VersionRejected      version_rejected                      it was rolled back: deploy anew
     │   ├── BodyTooLarge             body_too_large         413
+    │   ├── UnsupportedEncoding      unsupported_encoding   415            a compressed body
+    │   ├── HeadTooLarge             head_too_large         431            too many headers, or too long
     │   ├── InvalidInput             invalid_input          422            input does not match the hints
     │   └── DeployRefused            deploy_refused         422            wrong code or options: file and line
     ├── FunctionError                function_failed        500  exit 7    the user's code is at fault
@@ -135,6 +137,16 @@ class VersionRejected(Conflict):
 class BodyTooLarge(RequestError):
     code = "body_too_large"
     status = 413
+
+
+class UnsupportedEncoding(RequestError):
+    code = "unsupported_encoding"
+    status = 415
+
+
+class HeadTooLarge(RequestError):
+    code = "head_too_large"
+    status = 431
 
 
 class InvalidInput(RequestError):

@@ -15,6 +15,7 @@ from samovar.errors import (
     MethodNotAllowed,
     RequestError,
     SamovarError,
+    UnsupportedEncoding,
 )
 from samovar.wire import Result
 from samovar_dispatch.ask import PRIORITIES, Ask
@@ -28,9 +29,10 @@ CLOSE = (b"connection", b"close")
 
 
 class Admission:
-    """What can be said about a call from its path and headers alone."""
+    """What can be said about a call from its path and headers alone. max_connections: see `bounds`."""
 
-    def __init__(self, state: GatewayState) -> None:
+    def __init__(self, state: GatewayState, max_connections: int) -> None:
+        self.max_connections = max_connections
         self.max_body_bytes = state.settings.max_body_bytes
         self.body_timeout_s = state.settings.body_timeout_s
         self._state = state
@@ -80,6 +82,8 @@ class Admission:
             ask.deadline_s = ask.arrived_s + min(_seconds(asked), self._max_timeout_s)
         if (asked := get(b"samovar-priority")) is not None:
             ask.priority = _priority(asked)
+        if (asked := get(b"content-encoding")) is not None and asked.lower() != b"identity":
+            raise UnsupportedEncoding("send the body as it is: compressed bodies are not taken")
         if (asked := get(b"content-type")) is not None:
             ask.content_type = asked.decode("latin-1")
         if (asked := get(b"traceparent")) is not None:

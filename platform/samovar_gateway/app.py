@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 FUNCTIONS_PREFIX = "/v1/functions/"
 INVOKE_SUFFIX = "/invoke"
+NOWHERE = "/no-such-path"
 
 
 def create_app(state: GatewayState, admission: Admission, admin: Admin, sweeper: Sweeper) -> ASGIApp:
@@ -41,13 +42,22 @@ def create_app(state: GatewayState, admission: Admission, admin: Admin, sweeper:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == ScopeType.HTTP:
             path = scope["path"]
-            if path.endswith(INVOKE_SUFFIX) and path.startswith(FUNCTIONS_PREFIX):
+            if is_ambiguous(scope["raw_path"]):
+                scope["path"] = NOWHERE
+            elif path.endswith(INVOKE_SUFFIX) and path.startswith(FUNCTIONS_PREFIX):
                 name = path[len(FUNCTIONS_PREFIX) : -len(INVOKE_SUFFIX)]
                 await invoke(name, scope, receive, send)
                 return
         await others(scope, receive, send)
 
     return app
+
+
+def is_ambiguous(raw_path: bytes) -> bool:
+    """Return whether another server, such as a proxy that guards some paths, could take this path for another one."""
+    if b"//" in raw_path:
+        return True
+    return b"%" in raw_path and any(part in raw_path.lower() for part in (b"%2f", b"%5c", b"%00"))
 
 
 def create_router(state: GatewayState, admin: Admin) -> Litestar:

@@ -9,12 +9,10 @@ So nothing is decided here that is not decided there by the same code. Measured:
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 from typing import TYPE_CHECKING, Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from samovar.errors import Cancelled, FunctionNotFound, ProtocolError, SamovarError
 from samovar.wire import Result
@@ -22,7 +20,7 @@ from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Call, Outcome
 from samovar_gateway import problems
 from samovar_gateway.admission import Admission, answer_headers
-from samovar_gateway.connections import Connections
+from samovar_gateway.bounds import BoundedProtocol
 
 if TYPE_CHECKING:
     from samovar_dispatch.journey import Journey
@@ -31,7 +29,6 @@ log = logging.getLogger(__name__)
 
 FUNCTIONS_PREFIX = b"/v1/functions/"
 INVOKE_SUFFIX = b"/invoke"
-TOO_SLOW = STATUS_LINE[408] + b"connection: close\r\ncontent-length: 0\r\n\r\n"
 COPY_BYTES = 64 * 1024  # an answer up to this size is copied behind its head, a larger one is written from where it is
 
 
@@ -98,27 +95,17 @@ class Exchange:
         protocol.on_response_complete()
 
 
-class InvokeProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with the fast path in front. head_since_s: see `connections.Connection`."""
-
-    server_state: Connections
+class InvokeProtocol(BoundedProtocol):
+    """uvicorn's HTTP protocol, within bounds, with the fast path in front."""
 
     def __init__(self, admission: Admission, journey: Journey, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.admission = admission
+        super().__init__(admission, *args, **kwargs)
         self._journey = journey
         self._body: bytes | None = None  # of a candidate for the fast path; None = uvicorn's way
-        self.head_since_s: float | None = None
-        self._watch: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.head_since_s = time.monotonic()
-        self._watch_head()
 
     def on_message_begin(self) -> None:
         """Keep what comes; the ASGI scope is only made for requests that need one."""
-        self.head_since_s = time.monotonic()
+        self.begin_message()
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
@@ -126,7 +113,7 @@ class InvokeProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Hold back a candidate until its body is there; send everything else uvicorn's way."""
-        self.head_since_s = None
+        self.check_head()
         is_free = (self.cycle is None or self.cycle.response_complete) and not self.flow.write_paused
         if is_free and not self.expect_100_continue and self.url.endswith(INVOKE_SUFFIX):
             self._body = b""
@@ -140,6 +127,7 @@ class InvokeProtocol(HttpToolsProtocol):
             self._body += body
 
     def on_message_complete(self) -> None:
+        self.end_message()
         if self._body is None:
             super().on_message_complete()
         elif not self._start(self._body):
@@ -155,18 +143,7 @@ class InvokeProtocol(HttpToolsProtocol):
         exchange = self.cycle
         if isinstance(exchange, Exchange) and not exchange.response_complete:
             exchange.abandon()
-        if self._watch is not None:
-            self._watch.cancel()
         super().connection_lost(exc)
-
-    def _watch_head(self) -> None:
-        """Close a connection whose client takes too long to send a request's head: one timer, not one per request."""
-        timeout_s = self.admission.body_timeout_s
-        if self.head_since_s is not None and time.monotonic() - self.head_since_s > timeout_s:
-            self.transport.write(TOO_SLOW)
-            self.transport.close()
-        else:
-            self._watch = self.loop.call_later(timeout_s, self._watch_head)
 
     def _take_the_asgi_way(self) -> None:
         """Give uvicorn the request as if nothing had been held back."""

@@ -25,6 +25,7 @@ from samovar_gateway.admission import Admission
 from samovar_gateway.app import create_app
 from samovar_gateway.auth import KeyTable
 from samovar_gateway.background import keep_running, watch_registry
+from samovar_gateway.bounds import RESERVED_FILES, CountedFilter, raise_file_limit
 from samovar_gateway.departure import Departure
 from samovar_gateway.fastpath import InvokeProtocol
 from samovar_gateway.health import LISTENER, what_is_missing
@@ -91,7 +92,9 @@ class Gateway:
         """
         await asyncio.to_thread(self._prepare_stores)
         logging.getLogger("uvicorn.error").addFilter(HalfSentFilter())
-        admission = Admission(self.state)
+        logging.getLogger("uvicorn.error").addFilter(CountedFilter())
+        most = raise_file_limit() - RESERVED_FILES
+        admission = Admission(self.state, min(self._settings.max_connections, most))
         app = create_app(self.state, admission, self._admin, self._sweeper)
         server = create_server(app, partial(InvokeProtocol, admission, self.state.journey))
         serving = asyncio.create_task(serve(server, [own]))
@@ -142,8 +145,7 @@ class Gateway:
             "kept answers": state.cabinet.run,
             "copies of calls": partial(state.journey.shadow.run, state.redis),
             "registry": partial(watch_registry, state.registry),
-            "request log": partial(state.requests.writer.run, state.redis),
-            "request log's keeper": state.requests.keeper.run,
+            "request log": partial(state.requests.run, state.redis),
         }
         return [asyncio.ensure_future(keep_running(name, part)) for name, part in named.items()]
 

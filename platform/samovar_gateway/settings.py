@@ -23,6 +23,9 @@ class GatewaySettings(StoreSettings, frozen=True, kw_only=True):
     gateway_id: Annotated[str, Meta(description="Name of this gateway among others; default node and process id")] = ""
     max_body_bytes: Annotated[int, Meta(gt=0, le=200 << 20, description="Largest request body, in bytes")] = 16 << 20
     body_timeout_s: Annotated[float, Meta(gt=0, description="Longest a client may take to send head or body, s")] = 30.0
+    max_connections: Annotated[
+        int, Meta(gt=0, description="Connections of clients at a time; fewer where the system allows fewer open files")
+    ] = 10_000
     max_timeout_s: Annotated[
         float,
         Meta(gt=0, description="Cap on deadlines, a caller's Samovar-Timeout-Ms and a function's own alike, seconds"),

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 from litestar import Request
 
-from samovar.errors import Forbidden, InvalidInput, RequestError, Unavailable
+from samovar.errors import Forbidden, InvalidInput, RequestError, Unavailable, UnsupportedEncoding
 from samovar_gateway.auth import Principal
 from samovar_gateway.state import GatewayState
 
@@ -61,7 +61,13 @@ def require_sight(principal: Principal, name: str) -> None:
 
 
 async def read_body(request: AnyRequest, type: type[T]) -> T:
-    """Return the JSON body as a `type`. Raises RequestError (not JSON), InvalidInput with the path of what is wrong."""
+    """Return the JSON body as a `type`.
+
+    Raises: RequestError (not JSON, or nested too deeply), InvalidInput with the path of what is wrong,
+    UnsupportedEncoding.
+    """
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise UnsupportedEncoding("send the body as it is: compressed bodies are not taken")
     data = await request.body()
     try:
         return msgspec.json.decode(data, type=type)
@@ -69,6 +75,8 @@ async def read_body(request: AnyRequest, type: type[T]) -> T:
         raise invalid(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"the body is not JSON: {error}") from error
+    except RecursionError as error:
+        raise RequestError("the body is nested too deeply") from error
 
 
 def invalid(error: msgspec.ValidationError) -> InvalidInput:
