@@ -82,7 +82,7 @@ class Dispatcher:
         try:
             if seat is None:
                 self.room.admit(call, now_s)
-            elif call.deadline_s - now_s < version.pace.least_s and self.room.is_in_vain(call, seat, now_s):
+            elif call.deadline_s - now_s < version.pace.held_s and self.room.is_in_vain(call, seat, now_s):
                 raise self.room.in_vain(call)
             else:
                 self._send(call, seat, now_s)

@@ -37,15 +37,12 @@ class Arrival(NamedTuple):
 
 
 class Pace:
-    """The measured speed of one version; all zero until its first result. measured_s: monotonic seconds, of the last.
+    """The measured speed of one version; all zero until its first result. measured_s: monotonic seconds, of the last."""
 
-    least_s: less than this a call in its slot hardly ever takes.
-    """
-
-    __slots__ = ("_num_departed", "_window_s", "dev_s", "held_s", "lane_s", "least_s", "measured_s", "service_s")
+    __slots__ = ("_num_departed", "_window_s", "dev_s", "held_s", "lane_s", "measured_s", "service_s")
 
     def __init__(self) -> None:
-        self.lane_s = self.service_s = self.held_s = self.dev_s = self.least_s = self.measured_s = 0.0
+        self.lane_s = self.service_s = self.held_s = self.dev_s = self.measured_s = 0.0
         self._window_s = 0.0
         self._num_departed = 0
 
@@ -73,7 +70,6 @@ class Pace:
         off_s = held_s - self.held_s
         self.held_s += EWMA_WEIGHT * off_s
         self.dev_s += EWMA_WEIGHT * (abs(off_s) - self.dev_s)
-        self.least_s = self.held_s - 2 * self.dev_s
         if not is_backlogged:
             self.lane_s += EWMA_WEIGHT * (service_s - self.lane_s)
 
@@ -95,7 +91,7 @@ class Pace:
 
     def is_hopeless(self, left_s: float, now_s: float) -> bool:
         """Return whether a call with `left_s` to its deadline cannot end in time even if it starts at once."""
-        return left_s < self.least_s and now_s - self.measured_s < FRESH_S
+        return left_s < self.held_s - 2 * self.dev_s and now_s - self.measured_s < FRESH_S
 
 
 class Boots:
