@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from samovar.spec import BlobRef, Canary, Manifest, Mirror, Route, Scaling
+from samovar_pool.autoscaler import VersionScaler
 from samovar_pool.succession import Company, floors, has_come_up
 from samovar_pool.versions import Catalogue
 from samovar_storage.records import FunctionRecord
@@ -80,3 +81,17 @@ def test_the_catalogue_keeps_those_before_until_their_successor_is_up() -> None:
     assert catalogue.floors == {"f@1", "f@2"}, "another move is another matter"
     catalogue.update("f", None)
     assert catalogue.rolling == {} and catalogue.is_deleted("f@1")
+
+
+def test_what_is_brought_up_for_others_waits_a_quiet_window_for_its_calls() -> None:
+    scaler, scaling = VersionScaler(100.0), Scaling(max_instances=3, scale_down_window_s=5.0)
+    scaler.observe(100.0, 0.0)
+    first = scaler.decide(100.0, scaling, 1.0, ready=0, starting=0, following=4)
+    assert (first.target, first.rule) == (3, "rollout")
+    scaler.observe(101.0, 0.0)
+    assert scaler.decide(101.0, scaling, 1.0, ready=3, starting=0).target == 3, "its forerunner has just been left"
+    scaler.observe(104.0, 0.0)
+    assert scaler.decide(104.0, scaling, 1.0, ready=3, starting=0).target == 3
+    scaler.observe(107.0, 0.0)
+    assert scaler.decide(107.0, scaling, 1.0, ready=3, starting=0).target == 0, "nobody came"
+    assert scaler.decide(107.0, scaling, 1.0, ready=0, starting=0, warm=2, following=1).rule == "warm"
