@@ -41,7 +41,8 @@ _KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "PYTORCH_",
 _HIDDEN = ("/root", "/home", "/run", "/var/lib/kubelet")  # homes; servers' sockets and mounted secrets
 _KEPT = ("/run/systemd/resolve", "/run/nvidia", "/run/opengl-driver")  # resolv.conf and drivers
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/nix/store", "/sys")
-_DEVICE_NODES = ("/dev/nvidia*", "/dev/kfd", "/dev/dri/*")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_DEVICE_NODES = ("/dev/nvidia*", "/dev/kfd", "/dev/dri")
 
 
 class SandboxGap(Exception):
@@ -111,6 +112,7 @@ class Sandbox:
                 layers["user_namespace"] = namespaces.enter_user_namespace
             if not self.policy.network:
                 layers["network_namespace"] = namespaces.leave_network
+            layers["ipc_namespace"] = namespaces.leave_ipc
             layers["mount_namespace"] = self._hide
             layers["pid_namespace"] = self._make_pid_namespace
             self._device_groups = _device_groups()
@@ -195,10 +197,11 @@ class Sandbox:
     def _restrict_files(self, needs: Needs) -> list[str]:
         readable = (*self._common_folders, *landlock.outermost(needs.folders))
         # /proc is written to for thread names; what else can be written there needs rights nobody has here
+        nodes = [node for pattern in _DEVICE_NODES for node in glob.glob(pattern)]
         folders = landlock.Folders(
             readable,
             tuple(path for path in (needs.scratch_dir, "/dev/shm") if path),  # noqa: S108 (its own, see namespaces)
-            ("/dev", "/proc"),
+            ("/proc", *_DEVICES, *nodes),
             may_execute=needs.allow_subprocess,
         )
         on = landlock.restrict(folders, network=self.policy.network)
@@ -247,7 +250,7 @@ def closed_to_others(paths: Iterable[str]) -> Iterator[str]:
 def _device_groups() -> list[int]:
     """Return the groups that may open accelerators which not everybody may."""
     found = set()
-    for node in (node for pattern in _DEVICE_NODES for node in glob.glob(pattern)):
+    for node in (node for pattern in (*_DEVICE_NODES, "/dev/dri/*") for node in glob.glob(pattern)):
         with contextlib.suppress(OSError):
             status = os.stat(node)
             if status.st_gid and status.st_mode & 0o060 and not status.st_mode & 0o006:

@@ -131,7 +131,9 @@ class ForkServer:
             os._exit(1)
 
     def _leave_parent(self) -> None:
-        """Close, in a child, what is the parent's alone."""
+        """Close, in a child, what is the parent's alone; a template's child gives up what a template may."""
+        if not self._is_zygote:
+            self._sandbox.at_template_fork()
         self._control.close()
         if self._parked is not None:
             self._parked.close()
@@ -139,10 +141,8 @@ class ForkServer:
 
     def _become_child(self, fork: wire.Fork, listen_fd: int, stdout_fd: int, stderr_fd: int) -> Child:
         os.setsid()
-        if self._is_zygote:
+        if self._is_zygote:  # a template's children share what it has open, and its uid
             self._sandbox.at_fork((listen_fd, stdout_fd, stderr_fd), fork.uid)
-        else:  # a template's children share what it has open, and its uid
-            self._sandbox.at_template_fork()
         return Child(
             instance_id=fork.instance_id,
             token=fork.token,

@@ -35,7 +35,7 @@ class Folders:
 
     readable: tuple[str, ...]
     writable: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ("/dev",)
+    devices: tuple[str, ...] = ()
     may_execute: bool = False
 
 

@@ -2,6 +2,7 @@
 
     user      only without root: gives the right to make the others
     network   empty, not even loopback
+    ipc       System V shared memory and queues of their own
     mounts    homes, /run and the platform's data folder are gone but for what instances need
     pids      children see each other and an init, nothing of the host; the zygote itself stays outside
 
@@ -62,6 +63,11 @@ def enter_user_namespace() -> None:
 def leave_network() -> None:
     """Be in a network namespace without any interface that is up."""
     kernel.unshare(kernel.CLONE_NEWNET)
+
+
+def leave_ipc() -> None:
+    """Be where no System V IPC and no POSIX message queue of the host is."""
+    kernel.unshare(kernel.CLONE_NEWIPC)
 
 
 def hide(steps: list[Step]) -> None:

@@ -79,7 +79,7 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
 }
 _EXECS: dict[str, tuple[int | None, int | None]] = {"execve": (59, 221), "execveat": (322, 281)}
 _FORKS: dict[str, tuple[int | None, int | None]] = {"fork": (57, None), "vfork": (58, None)}
-_CLONE, _CLONE3, _SOCKET, _SOCKETPAIR = (56, 220), (435, 435), (41, 198), (53, 199)
+_CLONE, _CLONE3, _SOCKET, _SOCKETPAIR, _PRLIMIT64 = (56, 220), (435, 435), (41, 198), (53, 199), (302, 261)
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _X32_BIT = 0x40000000  # numbers beyond are calls of the x32 ABI: the same deeds by other names
 
@@ -107,6 +107,7 @@ def program(*, may_fork: bool, may_exec: bool, network: bool, machine: str = pla
     code += _when(_JUMP_EQUAL, _CLONE[column], _judge_clone(may_fork))
     code += _when(_JUMP_EQUAL, _SOCKET[column], _judge_socket(network))
     code += _when(_JUMP_EQUAL, _SOCKETPAIR[column], _judge_socketpair())
+    code += _when(_JUMP_EQUAL, _PRLIMIT64[column], _judge_prlimit())
     denied = _DENIED | ({} if may_fork else _FORKS) | ({} if may_exec else _EXECS)
     return b"".join([*code, *_deny_all(denied, column), _op(_RETURN, _ALLOW)])
 
@@ -145,6 +146,11 @@ def _judge_socketpair() -> list[bytes]:
     for kind in (_SOCK_STREAM, _SOCK_SEQPACKET):
         code += _when(_JUMP_EQUAL, kind, [_op(_RETURN, _ALLOW)])
     return [*code, _deny(errno.EACCES)]
+
+
+def _judge_prlimit() -> list[bytes]:
+    # 0 is the caller itself; others of the same user must not have their limits cut
+    return [_op(_LOAD, _FIRST), *_unless(_JUMP_EQUAL, 0, [_deny(errno.EPERM)]), _op(_RETURN, _ALLOW)]
 
 
 def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -14,6 +14,7 @@ from samovar_pool.backends.sandbox import Report, uid_range
 pytestmark = pytest.mark.process
 
 # The lowest seam: one system call of the kernel module fails as a host without it would have it fail.
+NAMESPACES = {"user_namespace", "proc"} | {f"{kind}_namespace" for kind in ("network", "ipc", "mount", "pid")}
 SCRIPT = """
 import errno, sys
 from samovar_instance import kernel, probe
@@ -47,8 +48,9 @@ def whole() -> Report:
     ("broken", "when", "lost"),
     [
         ("unshare", "CLONE_NEWNET", {"network_namespace"}),
+        ("unshare", "CLONE_NEWIPC", {"ipc_namespace"}),
         ("unshare", "CLONE_NEWPID", {"pid_namespace", "proc"}),
-        ("unshare", "", {"user_namespace", "network_namespace", "mount_namespace", "pid_namespace", "proc"}),
+        ("unshare", "", NAMESPACES),
         ("mount", "", {"mount_namespace", "proc"}),
         ("make_read_only", "", {"mount_namespace"}),
         ("setns", "", {"proc"}),

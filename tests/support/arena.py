@@ -1,13 +1,17 @@
 """A zygote, a function that attacks, another that is to be left alone, and a host with something to steal.
 
-As root every instance gets a uid of its own; as a plain user (uid 65534 when the tests run as root) all share one.
+As root every instance gets a uid of its own; as a plain user (uid 65534 when the tests run as root) all share one;
+"bare" is a plain user who may make no namespace, as in most containers.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import platform
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -21,14 +25,15 @@ import pytest
 
 from samovar import wire
 from samovar.spec import Resources
-from samovar_instance import landlock, namespaces
+from samovar_instance import kernel, landlock, namespaces
 from samovar_instance.confine import closed_to_others
 from samovar_pool.backends.procfs import pid_inside
 from samovar_pool.backends.sandbox import Uids, uid_range
 from support.instance_driver import FUNCTIONS, Caller, Instance, Zygote
 
-Who = Literal["root", "plain"]
+Who = Literal["root", "plain", "bare"]
 NOBODY = 65534
+SYS_UNSHARE = {"x86_64": 272, "aarch64": 97}[platform.machine()]
 ANY = Resources()
 SECRET = "the samovar's password"
 GREETING = b"hello from the host"
@@ -39,15 +44,16 @@ class Arena:
 
     def __init__(self, folder: Path, who: Who, mode: str, *extra: str) -> None:
         self.folder = folder
+        self.who = who
         self.mode = mode
         self.data = folder / "data"
-        self.owner = NOBODY if who == "plain" and os.geteuid() == 0 else os.geteuid()
+        self.owner = NOBODY if who != "root" and os.geteuid() == 0 else os.geteuid()
         self._uids = Uids(uid_range(Path("/proc/self/uid_map").read_text()) if self.owner == 0 else range(0))
         self._taken: list[int] = []
         self._make_folders()
         options = ["--sandbox", mode, "--hide", str(self.data), "--readable", str(self.data / "cache")]
         options += ["--writable", str(self.data / "instances"), *extra]
-        before = become_nobody if self.owner == NOBODY and os.geteuid() == 0 else None
+        before = {"root": None, "plain": become_nobody, "bare": lose_namespaces}[who]
         try:
             self.zygote = Zygote(self.data / "run", without=("torch", "transformers"), options=options, before=before)
         except subprocess.SubprocessError as error:
@@ -93,6 +99,8 @@ def attack(caller: Caller, deed: str, target: object = "") -> str:
 
 def become_nobody() -> None:
     """Be a plain user from now on, for whom an interpreter in somebody's home is there all the same."""
+    if os.geteuid() != 0:
+        return
     reach = landlock.outermost([sys.prefix, sys.base_prefix, *sys.path])
     hidden = set(closed_to_others(reach))
     if hidden:
@@ -100,6 +108,19 @@ def become_nobody() -> None:
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def lose_namespaces() -> None:
+    """Be a plain user whom the kernel refuses every namespace, as a container engine's seccomp profile does."""
+    become_nobody()
+    refused = (
+        (0x20, 0, 0, 0),
+        (0x15, 0, 1, SYS_UNSHARE),
+        (0x06, 0, 0, 0x00050000 | errno.EPERM),
+        (0x06, 0, 0, 0x7FFF0000),
+    )
+    kernel.no_new_privileges()
+    kernel.seccomp(b"".join(struct.pack("=HBBI", *operation) for operation in refused))
 
 
 @contextmanager

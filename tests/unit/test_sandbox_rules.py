@@ -31,6 +31,7 @@ EXECVE, FORK, CLONE, CLONE3, SOCKET, SOCKETPAIR, CONNECT, READ, PTRACE, IO_URING
     101,
     425,
 )
+PRLIMIT64 = 302
 X86_64, I386, AARCH64 = 0xC000003E, 0x40000003, 0xC00000B7
 THREAD_FLAGS, NEWUSER = 0x3D0F00, 0x10000000
 
@@ -105,6 +106,8 @@ def judged(program: bytes, number: int, *arguments: int, arch: int = X86_64) -> 
         ((SOCKETPAIR, socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC), 0, 0, 0, 0),
         ((SOCKETPAIR, socket.AF_UNIX, socket.SOCK_DGRAM), *[errno.EACCES] * 4),
         ((PTRACE,), *[errno.EPERM] * 4),
+        ((PRLIMIT64, 0), 0, 0, 0, 0),
+        ((PRLIMIT64, 7), *[errno.EPERM] * 4),
         ((IO_URING,), *[errno.EPERM] * 4),
         ((READ | 0x40000000,), *[errno.EPERM] * 4),
     ],
