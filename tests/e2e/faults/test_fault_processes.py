@@ -54,12 +54,14 @@ def test_an_instance_is_killed(broken: Platform, victim: Caller, bystander: Byst
 
 def test_the_zygote_is_killed(broken: Platform, victim: Caller, bystander: Bystander) -> None:
     (zygote,) = zygotes(broken)
+    before = {instance["pid"] for instance in victim.instances("breaks", "ready")}
     with bystander.watch("kill -9 of the zygote, until a cold start works") as row:
         zygote.kill()
         assert victim.answer("breaks", {"deed": "answer"}) == "done", "instances go on without it"
         wait_until(lambda: [process.pid for process in zygotes(broken)] not in ([], [zygote.pid]), 30, "another zygote")
         wait_until(lambda: cold_call(victim, "after-zygote"), 30, "a cold start")
         row.recovered()
+    assert before <= {instance["pid"] for instance in victim.instances("breaks", "ready")}, "instances outlive it"
 
 
 def test_the_pool_manager_is_killed(broken: Platform, victim: Caller, bystander: Bystander) -> None:
