@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from samovar.lifecycle import State, holds_capacity
-from samovar.spec import version_ref
+from samovar.spec import Route, version_ref
 from samovar_pool import placement, succession
 from samovar_pool.autoscaler import ScaleDecision
 from samovar_pool.backends.local import LocalBackend
@@ -119,18 +119,23 @@ class Observer:
         catalogue, wall_s = self._catalogue, time.time()
         for name in {ref.rpartition("@")[0] for ref in by_ref} & catalogue.rolling.keys():
             route = catalogue.rolling[name]
-            company = succession.Company(
-                {v: _num_ready(by_ref.get(version_ref(name, v), ())) for v in route.receiving()},
-                {v: known.scaling.max_instances for v in route.receiving() if (known := self._known(name, v))},
-            )
+            company = self._company(route, by_ref)
             if not catalogue.is_settled(route) and succession.has_come_up(route, company, wall_s):
                 catalogue.settle(name)
             floors = succession.floors(route, company, catalogue.is_settled(route))
             found |= {version_ref(name, version): floor for version, floor in floors.items()}
         return found
 
-    def _known(self, name: str, version: int) -> Version | None:
-        return self._catalogue.versions.get(version_ref(name, version))
+    def _company(self, route: Route, by_ref: dict[str, list[InstanceView]]) -> succession.Company:
+        """Return the versions that a route names, with what they have and may have."""
+        refs = {version: version_ref(route.name, version) for version in route.receiving()}
+        known = {v: self._catalogue.versions[ref] for v, ref in refs.items() if ref in self._catalogue.versions}
+        scaling = {v: route.scaling or version.manifest.scaling for v, version in known.items()}
+        return succession.Company(
+            ready={v: _num_ready(by_ref.get(ref, ())) for v, ref in refs.items()},
+            least={v: one.min_instances for v, one in scaling.items()},
+            most={v: one.max_instances for v, one in scaling.items()},
+        )
 
     def _active(self, by_ref: dict[str, list[InstanceView]]) -> set[str]:
         active = {

@@ -16,7 +16,7 @@ This module does not know demand, Redis or processes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from samovar.spec import Route
 from samovar_storage.routes import HOLD_S, width
@@ -24,10 +24,11 @@ from samovar_storage.routes import HOLD_S, width
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """The versions that a route names. ready: version → instances that take calls. most: version → it may have."""
+    """The versions that a route names. ready: version → instances that take calls; least, most: that it is to have."""
 
     ready: Mapping[int, int]
     most: Mapping[int, int]
+    least: Mapping[int, int] = field(default_factory=dict)
 
     def total(self, shares: Mapping[str, int]) -> int:
         """Return the ready instances of the versions with a share."""
@@ -54,7 +55,8 @@ def floors(route: Route, company: Company, is_settled: bool) -> dict[int, int]:
     found: dict[int, int] = {}
     before = company.total(route.previous) if not is_settled else 0
     if before:
-        found = {v: width(before, share, company.most.get(v, 1)) for v, share in _stable(route).items()}
+        found = {v: company.least.get(v, 0) for v in map(int, route.previous) if company.ready.get(v)}
+        found |= {v: width(before, share, company.most.get(v, 1)) for v, share in _stable(route).items()}
     serving = max(before, company.total(route.shares))
     if serving and route.mirror is not None:
         found[route.mirror.version] = max(1, found.get(route.mirror.version, 0))
@@ -62,7 +64,7 @@ def floors(route: Route, company: Company, is_settled: bool) -> dict[int, int]:
         canary = route.canary
         wanted = width(serving, canary.percent / 100, company.most.get(canary.version, 1))
         found[canary.version] = max(wanted, found.get(canary.version, 0))
-    return found
+    return {version: floor for version, floor in found.items() if floor}
 
 
 def _stable(route: Route) -> dict[int, float]:

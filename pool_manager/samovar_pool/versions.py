@@ -95,12 +95,12 @@ class Catalogue:
         """Take over what is now true of a function, None if it was deleted; return the versions that became routed."""
         if record is not None and self._functions.get(name) == record:
             return []
-        routed = _versions_of(record, self.is_settled(record.route)) if record is not None else {}
-        fresh = [version for ref, version in routed.items() if not self._is_routed(ref)]
-        for ref in self._refs.get(name, set()) - routed.keys():
+        named = self._named(record) if record is not None else {}
+        fresh = [version for ref, version in named.items() if version.routed and not self._is_routed(ref)]
+        for ref in self._refs.get(name, set()) - named.keys():
             version = self.versions[ref]
             self._put(Version(version.manifest, _without_floors(version.scaling), False))
-        for version in routed.values():
+        for version in named.values():
             self._put(version)
         self.rolling.pop(name, None)
         if record is None:
@@ -110,6 +110,31 @@ class Catalogue:
             self._functions[name] = record
             self._note_rolling(record.route)
         return fresh
+
+    def _named(self, record: FunctionRecord) -> dict[str, Version]:
+        """Return ref → version of all that the record's route names; those that have no floors of their own without.
+
+        What was before keeps its floors until it is succeeded, if this manager has seen it serve: one that starts does
+        not bring it up anew beside its successor.
+        """
+        route, named = record.route, {}
+        stand_ins = {stand_in(route, manifest) for manifest in record.manifests.values()}
+        trials = {trial.version for trial in (route.canary, route.mirror) if trial is not None}
+        for number, manifest in record.manifests.items():
+            scaling, ref = route.scaling or manifest.scaling, manifest.ref
+            is_before = number in route.previous and not self.is_settled(route)
+            if route.shares.get(number, 0) > 0 or (is_before and self._serves(ref, scaling)):
+                named[ref] = Version(manifest, scaling, True)
+            elif manifest.version in trials or manifest.version in stand_ins:
+                named[ref] = Version(manifest, _without_floors(scaling), True)
+            elif is_before:
+                named[ref] = Version(manifest, _without_floors(scaling), False)
+        return named
+
+    def _serves(self, ref: str, scaling: Scaling) -> bool:
+        """Return whether this manager has known a version as one with traffic of its own, and so with its floors."""
+        known = self.versions.get(ref)
+        return known is not None and known.routed and known.scaling.min_instances == scaling.min_instances
 
     def is_settled(self, route: Route) -> bool:
         """Return whether nothing on the route waits any more for the versions of its shares to come up."""
@@ -176,22 +201,6 @@ class Catalogue:
             self.with_requirements.add(ref)
         if wants_device(version.manifest.resources):
             self._on_devices.add(ref)
-
-
-def _versions_of(record: FunctionRecord, is_settled: bool) -> dict[str, Version]:
-    """Return ref → version for all that may get calls; once settled, not for what was before, except as a stand-in."""
-    route = record.route
-    stand_ins = {stand_in(route, manifest) for manifest in record.manifests.values()}
-    trials = {trial.version for trial in (route.canary, route.mirror) if trial is not None}
-    stable = {number for number, share in route.shares.items() if share > 0}
-    routed = {}
-    for number, manifest in record.manifests.items():
-        scaling = route.scaling or manifest.scaling
-        if number in stable or (number in route.previous and not is_settled):
-            routed[manifest.ref] = Version(manifest, scaling, True)
-        elif manifest.version in trials or manifest.version in stand_ins:
-            routed[manifest.ref] = Version(manifest, _without_floors(scaling), True)
-    return routed
 
 
 def _without_floors(scaling: Scaling) -> Scaling:

@@ -58,6 +58,12 @@ def test_what_is_brought_up_for_others(
     assert floors(route(**fields), Company(ready, dict.fromkeys((1, 2, 3), 4)), is_settled) == expected
 
 
+def test_what_serves_keeps_its_least_until_it_is_succeeded() -> None:
+    company = Company({1: 2}, {1: 4, 2: 4}, least={1: 2, 2: 2})
+    assert floors(route(), company, is_settled=False) == {1: 2, 2: 2}
+    assert floors(route(), company, is_settled=True) == {}
+
+
 def record(route: Route) -> FunctionRecord:
     code, scaling = BlobRef(sha256="0" * 64, size_bytes=1), Scaling(min_instances=2)
     facts = {"name": "f", "entry": "app:f", "kind": "function", "handler": "sync", "code": code, "scaling": scaling}
@@ -95,3 +101,9 @@ def test_what_is_brought_up_for_others_waits_a_quiet_window_for_its_calls() -> N
     scaler.observe(107.0, 0.0)
     assert scaler.decide(107.0, scaling, 1.0, ready=3, starting=0).target == 0, "nobody came"
     assert scaler.decide(107.0, scaling, 1.0, ready=0, starting=0, warm=2, following=1).rule == "warm"
+
+
+def test_a_new_manager_does_not_bring_up_what_was_before() -> None:
+    catalogue = Catalogue()
+    assert [v.ref for v in catalogue.update("f", record(route()))] == ["f@2"]
+    assert catalogue.floors == {"f@2"} and not catalogue.versions["f@1"].routed, "known, should it still run"
