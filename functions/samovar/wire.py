@@ -72,10 +72,12 @@ class Cancel(Message, array_like=True, tag=3, gc=False):
     """Nobody wants the answer. The id still ends with its usual frame, once the work has really stopped: that is when
     its slot is free. A call that had not started ends at once with Failure `cancelled` (status 499).
 
-    if_waiting: only the place in the instance's queue is given up; a call that has started goes on to its answer."""
+    if_waiting: only the place in the instance's queue is given up; a call that has started goes on to its answer.
+    patient: the process is not to be ended for this; what cannot be stopped has until its own deadline."""
 
     id: int
     if_waiting: bool = False
+    patient: bool = False
 
 
 class Credit(Message, array_like=True, tag=4, gc=False):

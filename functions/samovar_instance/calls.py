@@ -30,7 +30,7 @@ class Kind(IntEnum):
 
 
 class Call:
-    """I/O thread writes: deadline_s, is_cancelled, is_expired, num_granted. Model thread: started_at_s, run_us, num_sent …
+    """I/O thread writes: deadline_s, is_cancelled, is_expired, num_granted. Model thread: started_at_s, num_sent …
 
     received_at_s, deadline_s: monotonic seconds. has_heard: what runs it was told to stop, and could listen.
     value, cost: decoded input of a batch item. stop, resume: how the I/O thread reaches a running coroutine.

@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
         if self.hello is None:
             self._introduce(message)
         elif isinstance(message, wire.Cancel):
-            self._server.cancel(self, message.id, if_waiting=message.if_waiting)
+            self._server.cancel(self, message)
         elif isinstance(message, wire.Credit):
             self._server.credit(self, message.id, message.num_chunks)
         elif isinstance(message, wire.Check):

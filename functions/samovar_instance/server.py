@@ -111,20 +111,21 @@ class Server:
         staged, self._staged = self._staged, []
         self._mailbox.put(staged)
 
-    def cancel(self, connection: Connection, call_id: int, *, if_waiting: bool = False) -> None:
+    def cancel(self, connection: Connection, cancel: wire.Cancel) -> None:
         """The caller left: withdraw the call, or tell whoever runs it to stop, which it has the grace to do.
 
-        if_waiting: what has started goes on. Unknown ids are counted.
+        Unknown ids are counted.
         """
-        call = connection.calls.get(call_id)
+        call = connection.calls.get(cancel.id)
         if call is None:
             self.num_unknown_ids += 1
         elif self._withdraw(call):
             self._end_with_fault(call, failures.CANCELLED)
-        elif not if_waiting:
+        elif not cancel.if_waiting:
             self._stop(call)
-            call.deadline_s = min(call.deadline_s, self.now_s())
-            self._set_alarm(min(self._alarm_at_s, call.deadline_s + self._grace_s))
+            if not cancel.patient:
+                call.deadline_s = min(call.deadline_s, self.now_s())
+                self._set_alarm(min(self._alarm_at_s, call.deadline_s + self._grace_s))
 
     def _stop(self, call: Call) -> None:
         call.is_cancelled = True

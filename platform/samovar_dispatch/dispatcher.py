@@ -217,12 +217,15 @@ class Dispatcher:
             call.stream.finish(error)
         self.finish(call, error, error.code)
 
-    def give_up(self, call: Call, reason: SamovarError | Cancelled, code: str) -> None:
-        """Resolve a call that still waits or runs; what runs keeps its slot until the instance ends it."""
+    def give_up(self, call: Call, reason: SamovarError | Cancelled, code: str, *, patient: bool = False) -> None:
+        """Resolve a call that still waits or runs; what runs keeps its slot until the instance ends it.
+
+        patient: no process is to be ended for it: what cannot be stopped has until its deadline.
+        """
         if call.done:
             return
         if call.seat is not None:
-            call.seat.owner.send(wire.Cancel(call.id))
+            call.seat.owner.send(wire.Cancel(call.id, patient=patient))
         elif not call.version.queue.remove(call) and call in call.version.suspects:
             call.version.suspects.remove(call)
         if call.stream is not None:

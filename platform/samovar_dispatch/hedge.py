@@ -66,7 +66,7 @@ class Hedge:
         if self._timer is not None:
             self._timer.cancel()
         if other is not None and runs_on:
-            self._dispatcher.give_up(other, Cancelled(), HEDGE_LOST)
+            self._dispatcher.give_up(other, Cancelled(), HEDGE_LOST, patient=True)
         if type(outcome) is Result:
             self._hedging.answered(time.monotonic() - self._first.sent_s)
             self._hedging.num_won += call is self._copy

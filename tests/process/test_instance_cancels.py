@@ -67,6 +67,14 @@ def test_a_call_that_is_only_to_be_withdrawn_goes_on_once_it_runs(zygote: Zygote
     assert isinstance(ends[running], wire.Result) and ends[waiting].code == "cancelled"
 
 
+def test_a_patient_cancel_ends_no_process(zygote: Zygote) -> None:
+    caller = zygote.start(FUNCTIONS / "hangs", limits=SHORT_GRACE).connect()
+    spare = start(caller, {"sleep_s": 0.6})
+    caller.send(wire.Cancel(spare, patient=True))
+    assert caller.expect(wire.Failure).code == "cancelled"
+    assert caller.call({"sleep_s": 0}) == "awake"
+
+
 def test_an_item_leaves_the_batch_that_forms_and_its_mates_do_not_notice(zygote: Zygote) -> None:
     caller = zygote.start(FUNCTIONS / "batched").connect()
     start(caller, {"x": 0.5})
