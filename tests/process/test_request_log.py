@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -9,48 +10,65 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis as redis_sync
 
 from samovar.cli.__main__ import run as run_command
 from samovar.policies import Log
 from samovar.spec import Limits
 from samovar_storage.objects import ObjectStore
+from support.folders import short_folder
 from support.gateway import ADMIN_KEY, Gateway, running_gateway
-from support.stores import Stores
+from support.stores import stores_for_a_test
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
 
 Run = Callable[..., tuple[int, str, str]]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def gateway(valkey: Any, seaweed: Any) -> Iterator[Gateway]:
+    """One gateway for this module; each test deploys a function of its own."""
+    stores = stores_for_a_test(valkey, seaweed, 13)
+    with redis_sync.Redis.from_url(stores.redis_url) as redis:
+        redis.flushdb()
+    with short_folder() as folder:
+        store = ObjectStore.from_settings(stores.settings(folder))
+        store.ensure_bucket()
+        with running_gateway(stores, store, folder, body_timeout_s=2) as running:
+            yield running
+        store.close()
 
 
 @pytest.fixture
-def gateway(stores: Stores, object_store: ObjectStore, short_path: Path) -> Iterator[Gateway]:
-    with running_gateway(stores, object_store, short_path, body_timeout_s=2) as running:
-        yield running
+def name() -> str:
+    """The function of this test."""
+    return f"logged-{next(_numbers)}"
 
 
 @pytest.fixture
-def run(gateway: Gateway, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run `samovar logs --requests echo ARGUMENTS` against the gateway: exit code, stdout, stderr."""
+def run(gateway: Gateway, name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run `samovar logs --requests NAME ARGUMENTS` against the gateway: exit code, stdout, stderr."""
     monkeypatch.setenv("SAMOVAR_URL", gateway.url)
     monkeypatch.setenv("SAMOVAR_API_KEY", ADMIN_KEY)
 
     def logs(*arguments: str) -> tuple[int, str, str]:
         capfd.readouterr()
-        code = run_command(["logs", "--requests", "echo", *arguments])
+        code = run_command(["logs", "--requests", name, *arguments])
         return (code, *capfd.readouterr())
 
     return logs
 
 
-def records(gateway: Gateway, **query: str | int | float) -> list[dict[str, Any]]:
+def records(gateway: Gateway, name: str, **query: str | int | float) -> list[dict[str, Any]]:
     """Return the records without those of `Gateway.deploy`, which asks with GET until the function is known."""
-    return [record for record in every_record(gateway, **query) if record["status"] != 405]
+    return [record for record in every_record(gateway, name, **query) if record["status"] != 405]
 
 
-def every_record(gateway: Gateway, **query: str | int | float) -> list[dict[str, Any]]:
-    response = gateway.client.get("/v1/functions/echo/requests", params=query)
+def every_record(gateway: Gateway, name: str, **query: str | int | float) -> list[dict[str, Any]]:
+    response = gateway.client.get(f"/v1/functions/{name}/requests", params=query)
     assert response.status_code == 200, response.text
     answer = response.json()
     assert answer["missing"] == []
@@ -58,24 +76,26 @@ def every_record(gateway: Gateway, **query: str | int | float) -> list[dict[str,
     return found
 
 
-def files(gateway: Gateway) -> list[str]:
-    response = gateway.client.get("/v1/functions/echo/requests/files")
+def files(gateway: Gateway, name: str) -> list[str]:
+    response = gateway.client.get(f"/v1/functions/{name}/requests/files")
     assert response.status_code == 200, response.text
     return [file["key"] for file in response.json()["files"]]
 
 
-def test_a_call_has_one_record_in_redis_and_after_it_was_shipped(gateway: Gateway) -> None:
-    version = gateway.deploy(log=Log(payload="full"))
-    gateway.start_instance(version.ref)
+def test_a_call_has_one_record_in_redis_and_after_it_was_shipped(gateway: Gateway, name: str) -> None:
+    version = gateway.deploy(name, log=Log(payload="full"))
+    instance = gateway.start_instance(version.ref)
     trace_id = "0af7651916cd43dd8448eb211c80319c"
-    answer = gateway.invoke(body={"x": [1, 2]}, x_request_id="r-1", traceparent=f"00-{trace_id}-b7ad6b7169203331-01")
+    answer = gateway.invoke(
+        name, body={"x": [1, 2]}, x_request_id="r-1", traceparent=f"00-{trace_id}-b7ad6b7169203331-01"
+    )
     assert answer.status_code == 200
-    (live,) = records(gateway)
-    assert len(files(gateway)) == 1
-    (record,) = records(gateway)
+    (live,) = records(gateway, name)
+    assert len(files(gateway, name)) == 1
+    (record,) = records(gateway, name)
     assert record == live, "one record, though it is in both stores now"
     assert record["request_id"] == "r-1" and record["trace_id"] == trace_id
-    assert (record["function"], record["version"], record["instance"]) == ("echo", 1, "i1")
+    assert (record["function"], record["version"], record["instance"]) == (name, 1, instance.record.instance_id)
     assert (record["status"], record["code"], record["priority"]) == (200, "ok", "normal")
     assert record["key_id"] == "0123456789ab"
     assert json.loads(record["payload"]) == {"x": [1, 2]} and record["payload_form"] == "text"
@@ -86,65 +106,65 @@ def test_a_call_has_one_record_in_redis_and_after_it_was_shipped(gateway: Gatewa
     assert record["cold"] == (record.get("boot_load_ms") == 4.0)
 
 
-def test_every_kind_of_outcome_has_its_record(gateway: Gateway) -> None:
-    version = gateway.deploy(limits=Limits(timeout_s=10.0, max_queue=0))
-    assert gateway.invoke(body={"x": [0]}).status_code == 503
+def test_every_kind_of_outcome_has_its_record(gateway: Gateway, name: str) -> None:
+    version = gateway.deploy(name, limits=Limits(timeout_s=10.0, max_queue=0))
+    assert gateway.invoke(name, body={"x": [0]}).status_code == 503
     gateway.start_instance(version.ref)
-    wait_until(lambda: gateway.invoke(body={"x": [1]}).status_code == 200, what="an instance answers")
-    assert gateway.invoke(body={"fail": "no"}).status_code == 500
-    assert gateway.invoke(body={"sleep_s": 5}, samovar_timeout_ms="50").status_code == 504
+    wait_until(lambda: gateway.invoke(name, body={"x": [1]}).status_code == 200, what="an instance answers")
+    assert gateway.invoke(name, body={"fail": "no"}).status_code == 500
+    assert gateway.invoke(name, body={"sleep_s": 5}, samovar_timeout_ms="50").status_code == 504
     with gateway.connect() as leaving:
-        leaving.sendall(gateway.raw("echo", b'{"sleep_s": 30}'))
+        leaving.sendall(gateway.raw(name, b'{"sleep_s": 30}'))
         wait_until(lambda: gateway.metric("samovar_running") >= 1, what="it runs")
-    wait_until(lambda: any(r["status"] == 499 for r in records(gateway)), what="the caller who left is noted")
-    seen = {(r["status"], r["code"]) for r in records(gateway)}
+    wait_until(lambda: any(r["status"] == 499 for r in records(gateway, name)), what="the caller who left is noted")
+    seen = {(r["status"], r["code"]) for r in records(gateway, name)}
     assert {(200, "ok"), (503, "queue_full"), (504, "deadline_exceeded"), (500, "function_raised")} <= seen
     assert (499, "cancelled") in seen
-    assert [r["status"] for r in records(gateway, status="5xx")].count(504) == 1
-    assert all(r["total_ms"] > 40 for r in records(gateway, slower_ms=40))
-    assert {r["code"] for r in every_record(gateway, status="405")} == {"method_not_allowed"}
-    assert len(every_record(gateway, limit=1)) == 1
-    assert records(gateway, version=9) == [] == records(gateway, status="418")
+    assert [r["status"] for r in records(gateway, name, status="5xx")].count(504) == 1
+    assert all(r["total_ms"] > 40 for r in records(gateway, name, slower_ms=40))
+    assert {r["code"] for r in every_record(gateway, name, status="405")} == {"method_not_allowed"}
+    assert len(every_record(gateway, name, limit=1)) == 1
+    assert records(gateway, name, version=9) == [] == records(gateway, name, status="418")
 
 
-def test_a_stream_is_recorded_when_it_has_ended(gateway: Gateway) -> None:
-    version = gateway.deploy(log=Log(payload="full"), handler="generator")
+def test_a_stream_is_recorded_when_it_has_ended(gateway: Gateway, name: str) -> None:
+    version = gateway.deploy(name, log=Log(payload="full"), handler="generator")
     gateway.start_instance(version.ref)
-    answer = gateway.invoke(body={"stream": 3})
+    answer = gateway.invoke(name, body={"stream": 3})
     assert answer.status_code == 200 and len(answer.text.splitlines()) == 3
-    (record,) = wait_until(lambda: records(gateway), what="the stream's record")
+    (record,) = wait_until(lambda: records(gateway, name), what="the stream's record")
     assert (record["status"], record["code"], record["answer"]) == (200, "ok", answer.text)
     assert record["bytes_out"] == len(answer.content)
 
 
-def test_the_summary_counts_by_version_and_tells_percentiles(gateway: Gateway) -> None:
-    version = gateway.deploy()
+def test_the_summary_counts_by_version_and_tells_percentiles(gateway: Gateway, name: str) -> None:
+    version = gateway.deploy(name)
     gateway.start_instance(version.ref)
     for _ in range(20):
-        assert gateway.invoke(body={"x": [1]}).status_code == 200
-    gateway.invoke(body={"fail": "no"})
-    *_, summary = gateway.client.get("/v1/functions/echo/requests/summary").json()["versions"]
+        assert gateway.invoke(name, body={"x": [1]}).status_code == 200
+    gateway.invoke(name, body={"fail": "no"})
+    *_, summary = gateway.client.get(f"/v1/functions/{name}/requests/summary").json()["versions"]
     assert (summary["version"], summary["ok"], summary["failed"], summary["shed"]) == (1, 20, 1, 0)
     assert summary["calls"] - summary["client"] == 21
     assert 0 < summary["total_p50_ms"] <= summary["total_p99_ms"]
 
 
-def test_a_question_that_makes_no_sense_is_refused(gateway: Gateway) -> None:
-    gateway.deploy()
+def test_a_question_that_makes_no_sense_is_refused(gateway: Gateway, name: str) -> None:
+    gateway.deploy(name)
     for query in ({"status": "bad"}, {"limit": "x"}, {"since_s": "-1"}, {"colour": "red"}):
-        response = gateway.client.get("/v1/functions/echo/requests", params=query)
+        response = gateway.client.get(f"/v1/functions/{name}/requests", params=query)
         assert response.status_code == 422 and response.json()["code"] == "invalid_input"
     assert gateway.client.get("/v1/functions/nobody/requests").status_code == 404
-    assert gateway.client.get("/v1/functions/echo/requests", headers={"authorization": ""}).status_code == 401
+    assert gateway.client.get(f"/v1/functions/{name}/requests", headers={"authorization": ""}).status_code == 401
 
 
-def test_the_command_line_shows_calls_as_records_summary_and_sql(gateway: Gateway, run: Run) -> None:
-    version = gateway.deploy(log=Log(payload="full"))
+def test_the_command_line_shows_calls_as_records_summary_and_sql(gateway: Gateway, name: str, run: Run) -> None:
+    version = gateway.deploy(name, log=Log(payload="full"))
     gateway.start_instance(version.ref)
     for number in range(5):
-        assert gateway.invoke(body={"x": [number]}).status_code == 200
-    gateway.invoke(body={"fail": "no"})
-    gateway.invoke(body={"sleep_s": 0.2})
+        assert gateway.invoke(name, body={"x": [number]}).status_code == 200
+    gateway.invoke(name, body={"fail": "no"})
+    gateway.invoke(name, body={"sleep_s": 0.2})
     code, out, _ = run("--json", "--since", "10m", "--version", "1")
     assert code == 0 and len([r for r in json.loads(out) if r["status"] == 200]) == 6
     assert [r["status"] for r in json.loads(run("--json", "--status", "5xx")[1])] == [500]
@@ -160,8 +180,8 @@ def test_the_command_line_shows_calls_as_records_summary_and_sql(gateway: Gatewa
     assert json.loads(run("--sql", "select payload->'x' as x from requests where payload like '%[4]%'", "--json")[1])
 
 
-def test_sql_can_change_and_read_nothing_else(gateway: Gateway, run: Run, tmp_path: Path) -> None:
-    gateway.deploy()
+def test_sql_can_change_and_read_nothing_else(gateway: Gateway, name: str, run: Run, tmp_path: Path) -> None:
+    gateway.deploy(name)
     (tmp_path / "secret.csv").write_text("a,b\n1,2\n")
     outside = (f"from read_csv('{tmp_path}/secret.csv')", f"copy requests to '{tmp_path}/x.csv'")
     for sql in (*outside, "select nonsense", "set enable_external_access = true"):
