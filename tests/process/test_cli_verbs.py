@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,6 +178,15 @@ INSTANCE = {
     "started_at_s": 1.0, "from_template": True, "boot_ms": {"load": 12.0, "import": 3.0},
 }  # fmt: skip
 KEY = {"key_id": "k1", "name": "ci", "scopes": ["deploy"], "functions": []}
+LIMITED = KEY | {"rate": "20/s", "burst": 40, "max_priority": "low"}
+AUDITED = {
+    "at_s": 1000.0,
+    "key_id": "k1",
+    "method": "POST",
+    "path": "/v1/keys",
+    "status": 201,
+    "change": {"name": "ci", "burst": 0},
+}
 
 
 def gateway(asked: Asked) -> Reply:
@@ -184,8 +194,10 @@ def gateway(asked: Asked) -> Reply:
         "GET /v1/functions": [FUNCTION],
         "GET /v1/functions/add": FUNCTION | DETAIL,
         "GET /v1/instances": [INSTANCE, {"instance_id": "i-2", "state": "blank", "started_at_s": 1.0}],
-        "GET /v1/keys": [KEY],
+        "GET /v1/keys": [LIMITED],
         "POST /v1/keys": KEY | {"key": "sv_k1_secret"},
+        "POST /v1/keys/k1/rotate": KEY | {"key": "sv_k1_another"},
+        "GET /v1/audit?since_s=7200.000&limit=1000": [AUDITED, AUDITED | {"key_id": "", "status": 401, "change": None}],
     }
     return Reply(body=json.dumps(answers.get(f"{asked.method} {asked.path}", {})).encode())
 
@@ -196,7 +208,11 @@ def gateway(asked: Asked) -> Reply:
         (("ls",), ["add", "2", "1/3", "1: 10 %, 2: 90 %", "start (panic)"]),
         (("ps",), ["i-1", "add@2", "42", "20.0 MiB", "15 ms from template", "i-2", "blank"]),
         (("ps", "add"), ["i-1"]),
-        (("keys", "ls"), ["k1", "ci", "deploy", "all"]),
+        (("keys", "ls"), ["k1", "ci", "deploy", "all", "20/s, bursts of 40; priority up to low", "never"]),
+        (("keys", "list"), ["k1", "ci", "deploy", "all"]),
+        (("keys", "rotate", "k1"), ["sv_k1_another"]),
+        (("keys", "revoke", "k1"), ["revoked k1"]),
+        (("audit", "--since", "2h"), ["1970-01-01 00:16:40", "POST /v1/keys", "201", "name=ci", "nobody", "401"]),
         (("keys", "create", "ci", "--scope", "deploy"), ["sv_k1_secret"]),
         (("warm", "add", "--instances", "2", "--for", "30m"), ["add: 2 instances kept ready for 30m00s"]),
         (("scale", "add", "--min", "1", "--window", "5m"), ["min_instances 1, scale_down_window_s 300"]),
@@ -219,17 +235,38 @@ def sent(peer: Peer) -> list[tuple[str, str, Any]]:
 
 
 def test_what_is_sent(run: Run) -> None:
+    slow = {
+        "name": "slow",
+        "scopes": ["invoke"],
+        "functions": [],
+        "rate": "20/s",
+        "burst": 40,
+        "max_priority": "normal",
+    }
     with http_peer(gateway) as peer:
         run("warm", "add", "--instances", "2", "--for", "1h", url=peer.url)
         run("scale", "add", "--max", "4", "--target-concurrency", "2.5", url=peer.url)
         run("rm", "add", "--yes", url=peer.url)
         run("keys", "create", "ci", "--scope", "invoke", "--function", "add", url=peer.url)
+        run("keys", "create", "slow", "--rate", "20/s", "--burst", "40", "--max-priority", "normal", url=peer.url)
+        run("keys", "rotate", "k1", "--overlap", "2h", url=peer.url)
+        run("keys", "revoke", "k1", url=peer.url)
     assert sent(peer) == [
         ("POST", "/v1/functions/add/warm", {"instances": 2, "for_s": 3600.0}),
         ("POST", "/v1/functions/add/scale", {"max_instances": 4, "target_concurrency": 2.5}),
         ("DELETE", "/v1/functions/add", None),
         ("POST", "/v1/keys", {"name": "ci", "scopes": ["invoke"], "functions": ["add"]}),
+        ("POST", "/v1/keys", slow),
+        ("POST", "/v1/keys/k1/rotate", {"overlap_s": 7200.0}),
+        ("DELETE", "/v1/keys/k1", None),
     ]
+
+
+def test_an_expiry_is_sent_as_an_instant(run: Run) -> None:
+    with http_peer(gateway) as peer:
+        run("keys", "create", "brief", "--expires", "30d", url=peer.url)
+    [(_, _, body)] = sent(peer)
+    assert body["expires_at_s"] == pytest.approx(time.time() + 30 * 86_400, abs=60)
 
 
 def test_logs(run: Run) -> None:

@@ -39,15 +39,17 @@ def list_keys(session: Session) -> None:
 @click.argument("name")
 @click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, default=("invoke",), show_default=True)
 @click.option("--function", "functions", multiple=True, help="Bind the key to this function; may be repeated.")
-@click.option("--rate", default="", metavar="RATE", help="Limit its calls: 20/s, 300/m or 1000/h.")
+@click.option("--rate", metavar="RATE", help="Limit its calls: 20/s, 300/m or 1000/h.")
 @click.option("--burst", type=click.IntRange(min=1), help="Calls that may come at once [one second's worth].")
-@click.option("--max-priority", type=click.Choice(PRIORITIES), default="high", help="Lower what its calls ask for.")
+@click.option("--max-priority", type=click.Choice(PRIORITIES), help="Calls that ask for more are lowered to this.")
 @click.option("--expires", "expires_s", type=Duration(), help="Stop working after 12h, 30d …")
 @verb()
-def create_key(session: Session, name: str, expires_s: float | None, burst: int | None, **terms: Any) -> None:
+def create_key(session: Session, name: str, expires_s: float | None, **terms: Any) -> None:
     """Create a key called NAME and print it, this once."""
-    expires_at_s = time.time() + expires_s if expires_s else 0.0
-    made = session.post("/v1/keys", {"name": name, "expires_at_s": expires_at_s, "burst": burst or 0, **terms})
+    body = {"name": name} | {option: value for option, value in terms.items() if value is not None}
+    if expires_s is not None:
+        body["expires_at_s"] = time.time() + expires_s
+    made = session.post("/v1/keys", body)
     session.note(f"Key {made['key_id']} ({_terms(made, time.time())}). This is shown once; only its hash is kept.")
     session.emit(made, lambda: str(made["key"]))
 
