@@ -61,3 +61,20 @@ def test_secrets_are_written_for_the_owner_alone(tmp_path: Path) -> None:
     plan.write_secret_file(tmp_path / "x.json", {"a": 1})
     assert (tmp_path / "x.json").stat().st_mode & 0o777 == 0o600
     assert json.loads((tmp_path / "x.json").read_text()) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "cap_s", "longest_s"),
+    [
+        ({}, 0.0, 3600.0),
+        ({}, 30.0, 30.0),
+        ({"max_timeout_s": "120"}, 0.0, 120.0),
+        ({"max_timeout_s": 120}, 300.0, 300.0),
+    ],
+)
+def test_a_child_may_take_as_long_to_end_as_its_longest_call(
+    given: dict[str, object], cap_s: float, longest_s: float
+) -> None:
+    """Nothing the supervisor waits for is shorter than a deadline that a call may have, but by the operator's cap."""
+    settle_s = GatewaySettings().drain_settle_s
+    assert longest_s + settle_s < plan.longest_stop_s(given, cap_s) < longest_s + settle_s + 30

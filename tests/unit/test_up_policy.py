@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from samovar.errors import ConfigError, DiskFull
 from samovar_up import lock
 from samovar_up.leftovers import strays
-from samovar_up.policy import LONGEST_SOCKET_NAME, check_disk, check_socket_path, next_failures, restart_delay_s
+from samovar_up.policy import (
+    LONGEST_SOCKET_NAME,
+    STOP_ORDER,
+    check_disk,
+    check_socket_path,
+    kind_of,
+    next_failures,
+    restart_delay_s,
+)
 from samovar_up.procfs import Process, descendants, parse_stat, read_process
 
 
@@ -84,3 +92,8 @@ def test_the_lock_names_its_holder(tmp_path: Path) -> None:
     assert "pid 4711 since 1970-01-01 00:00:00 UTC at http://127.0.0.1:8700" in refused.value.detail
     with lock.hold(tmp_path):
         pass
+
+
+@pytest.mark.parametrize(("name", "kind"), [("gateway", "gateway"), ("gateway-12", "gateway"), ("pool", "pool")])
+def test_every_gateway_is_stopped_when_gateways_are(name: str, kind: str) -> None:
+    assert kind_of(name) == kind and kind in STOP_ORDER
