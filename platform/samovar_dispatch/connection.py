@@ -93,6 +93,8 @@ class InstanceConnection(asyncio.Protocol):
                 handler(self, message)  # type: ignore[operator]
         except ProtocolError as error:
             log.warning("instance %s: %s", self.record.instance_id, error.detail)
+            for call in self.in_flight.values():
+                call.started = True  # for all we know: what it said in front of the bad frame is lost with it
             self.close(error.detail)
 
     def connection_lost(self, exc: Exception | None) -> None:
