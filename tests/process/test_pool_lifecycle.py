@@ -28,11 +28,12 @@ def test_wake_ready_answer_scale_to_zero(pool: Pool) -> None:
 
 
 def test_stop_drains_and_leaves_no_process(pool: Pool) -> None:
+    """A call has its own deadline, here beyond what its version gives by default: the drain takes as long."""
     ref = pool.deploy("hangs", scaling=quick_scaling()).ref
     pool.demand(ref)
     (record,) = pool.ready(ref)
     pids = {note.pid for note in pool.notes()}
-    with Call(record, b'{"sleep_s": 1.5}') as running:
+    with Call(record, b'{"sleep_s": 6.5}', timeout_ms=14_000) as running:
         assert pool.stop() == 0
         assert running.result() == b'"awake"', "a running call is finished first"
     assert not any(alive(pid) for pid in pids)
