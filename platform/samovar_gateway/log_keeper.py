@@ -11,7 +11,9 @@ import contextlib
 import itertools
 import logging
 import os
+import random
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,15 @@ import msgspec
 from samovar.errors import StoreUnavailable, rebuild
 from samovar_gateway.settings import GatewaySettings
 from samovar_storage.requestlog.questions import Question, Reply, Report, Setup, Wanted
+from samovar_storage.requestlog.spool import READY, SEGMENT_AGE_S
 
 log = logging.getLogger(__name__)
 
 SPOOL_FOLDER = "request-log"
 ANSWER_TIMEOUT_S = 60.0
 LOOK_EVERY_S = 1.0
+# one keeper serves all gateways of a node, since they share the spool: another is started only for what stays there
+MIN_PATIENCE_S, MAX_PATIENCE_S = 2.0, 6.0
 RESTART_S = 5.0
 END_TIMEOUT_S = 20.0
 MAX_LINE_BYTES = 64 << 20
@@ -39,6 +44,7 @@ class LogKeeper:
     def __init__(self, settings: GatewaySettings) -> None:
         self.folder = settings.data_dir / SPOOL_FOLDER
         self._settings = settings
+        self._patience_s = random.uniform(MIN_PATIENCE_S, MAX_PATIENCE_S)  # noqa: S311  so that not all start at once
         self._past = Report()
         self._current = Report()
         self._process: asyncio.subprocess.Process | None = None
@@ -58,7 +64,7 @@ class LogKeeper:
         )
 
     async def run(self) -> None:
-        """Keep a keeper alive from the moment there is something to ship, or somebody asks, until cancelled."""
+        """Keep a keeper alive from the moment it is needed until cancelled."""
         await self._needed()
         process = await self._start()
         try:
@@ -96,9 +102,9 @@ class LogKeeper:
         return reply.answer
 
     async def _needed(self) -> None:
-        """Return once there is something to ship or somebody asks."""
+        """Return once something has been waiting to be shipped for a while, or somebody asks."""
         while not self._wanted.is_set():
-            if await asyncio.to_thread(_holds_anything, self.folder):
+            if await asyncio.to_thread(_is_neglected, self.folder, self._patience_s, time.time()):
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S):
@@ -167,8 +173,14 @@ class LogKeeper:
             await process.wait()
 
 
-def _holds_anything(folder: Path) -> bool:
+def _is_neglected(folder: Path, patience_s: float, now_s: float) -> bool:
+    """Return whether the spool holds a segment that nobody ships, or one that its gateway left open when it died."""
     try:
-        return any(folder.glob("*.ready")) or any(folder.glob("*.open"))
+        for path in folder.iterdir():
+            stat = path.stat()
+            waited_s = now_s - max(stat.st_mtime, stat.st_ctime)
+            if waited_s > patience_s + (0 if path.suffix == READY else SEGMENT_AGE_S):
+                return True
     except OSError:
-        return False
+        return False  # there is no spool yet, or a segment was shipped while we looked
+    return False

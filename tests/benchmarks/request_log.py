@@ -39,6 +39,7 @@ def prepare(platform: Platform) -> str:
     name = platform.deploy(APP)
     platform.scale(name, min_instances=1, max_instances=1)
     platform.wait_ready(name, 1)
+    found(platform, name, time.time())  # starts the keeper
     return name
 
 

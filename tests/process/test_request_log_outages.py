@@ -13,6 +13,7 @@ import pytest
 import redis as redis_sync
 
 from samovar.spec import Limits
+from samovar_storage import keys
 from samovar_storage.embedded import EmbeddedSeaweed
 from samovar_storage.objects import ObjectStore
 from samovar_storage.requestlog import spool
@@ -93,3 +94,25 @@ def test_records_outlive_the_store_and_the_gateway(
             assert wait_until(lambda: not [*folder.glob("*.ready")], 30, "the spool is shipped")
             assert gateway.metric("samovar_request_log_shipped_total") >= 4
     store.close()
+
+
+def test_what_the_spool_cannot_take_is_counted_and_shown_while_calls_go_on(
+    stores: Stores, object_store: ObjectStore, short_path: Path
+) -> None:
+    with running_gateway(stores, object_store, short_path, request_log_spool_bytes=0) as gateway:
+        version = gateway.deploy()
+        gateway.start_instance(version.ref)
+        call(gateway, *range(20))
+        wait_until(lambda: gateway.metric("samovar_request_log_dropped_total") >= 20, what="counted")
+        assert gateway.metric("samovar_request_log_written_total") == 0
+        assert found(gateway) == (20, []), "Redis has them"
+
+
+def test_a_log_that_is_off_keeps_nothing(stores: Stores, object_store: ObjectStore, short_path: Path) -> None:
+    with running_gateway(stores, object_store, short_path, request_log=False) as gateway:
+        version = gateway.deploy()
+        gateway.start_instance(version.ref)
+        call(gateway, *range(20))
+        wait_until(lambda: gateway.redis.exists(keys.traffic(version.ref)), what="traffic is counted all the same")
+        assert found(gateway) == (0, [])
+        assert gateway.metric("samovar_request_log_dropped_total") == 0
