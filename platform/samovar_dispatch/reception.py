@@ -211,14 +211,16 @@ class Reception:
         version.pace.ended(now_s, now_s - call.sent_s, service_s, is_backlogged=bool(version.queue))
 
     def _adapt(self, connection: InstanceConnection, call: Call, run_us: int) -> None:
-        """Let an instance whose slots are a guess hold as many calls as do it good."""
-        limit = connection.limit
-        if limit is not None:
-            load = connection.seat.load
+        """Let an instance whose slots are a guess hold as many calls as do it good; one that is fed ahead is fast."""
+        limit, seat, seats = connection.limit, connection.seat, call.version.seats
+        if limit is None:
+            return
+        after = seat.slots
+        if not seats.allowance:
             run_s = max(run_us, 1) * 1e-6
-            after = limit.ended(run_s, was_alone=connection.was_alone(call), is_full=load >= limit.limit)
-            if after != connection.seat.limit:
-                call.version.seats.limit(connection.seat, after)
+            after = limit.ended(run_s, was_alone=connection.was_alone(call), is_full=seat.load >= limit.limit)
+        if after != seat.limit:
+            seats.limit(seat, after)
 
     def reclaim(self, connection: InstanceConnection, calls: list[Call]) -> None:
         """The instance does not hear us: these calls go elsewhere, and it gets no more until it ends one.
