@@ -16,6 +16,8 @@ import pytest
 from samovar import wire
 from samovar.errors import ConfigError
 from samovar.spec import Resources
+from samovar_pool.backends.sandbox import Sandboxing
+from samovar_pool.backends.zygote import clean_environment
 from samovar_storage.records import InstanceRecord
 from support.arena import GREETING, NOBODY, attack, become_nobody, greeter
 from support.instance_driver import Caller
@@ -143,6 +145,17 @@ def test_functions_that_call_out_come_from_an_environment_of_their_own(pool: Poo
         assert "network_namespace" not in there.sandbox and "network_namespace" in away.sandbox
         assert attack(caller_of(away), "tcp", port).startswith("refused: ")
         assert attack(caller_of(there), "read", pool.data_dir / "settings.json").startswith("refused: ")
+
+
+async def test_a_required_sandbox_without_gaps_may_start(tmp_path: Path) -> None:
+    if not has_cgroups():
+        pytest.skip("no cgroups may be made here")
+    for name in ("cache", "layers", "instances"):
+        (tmp_path / name).mkdir()
+    sandboxing = Sandboxing.of("required", tmp_path, [], 1 << 30)
+    await sandboxing.check(clean_environment(os.environ, []))
+    assert sandboxing.cgroups is not None
+    sandboxing.cgroups.close()
 
 
 def test_a_required_sandbox_with_gaps_refuses_to_start(stores: Stores, short_path: Path) -> None:

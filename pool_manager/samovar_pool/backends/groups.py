@@ -39,13 +39,15 @@ class Groups:
         self._instances = instances
         self._on_gained = on_gained
         self._one_at_a_time = asyncio.Lock()
+        self._busy_at_s = float("-inf")
 
     async def admit(self, instance: Instance) -> None:
         """The instance is in a group of its own afterwards, under its version's limits, if it still lives."""
         if self._cgroups is None:
             return
+        asked_at_s = time.monotonic()
         async with self._one_at_a_time:
-            await self._wait_for_calm()
+            await self._wait_for_calm(asked_at_s)
             limits = self._limits(instance.version)
             instance.groups = await asyncio.to_thread(self._cgroups.enter, instance.instance_id, instance.pid, limits)
         if self._instances.get(instance.instance_id) is not instance:
@@ -55,12 +57,13 @@ class Groups:
             if instance.state is State.READY:
                 self._on_gained(instance)
 
-    async def _wait_for_calm(self) -> None:
-        asked_at_s = busy_at_s = time.monotonic()
-        while (now_s := time.monotonic()) - busy_at_s < CALM_S and now_s - asked_at_s < MAX_WAIT_S:
-            await asyncio.sleep(LOOK_EVERY_S)
+    async def _wait_for_calm(self, asked_at_s: float) -> None:
+        while (now_s := time.monotonic()) - asked_at_s < MAX_WAIT_S:
             if any(i.state in (State.STARTING, State.LOADING) for i in self._instances.values()):
-                busy_at_s = time.monotonic()
+                self._busy_at_s = now_s
+            if now_s - self._busy_at_s >= CALM_S:
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
 
     async def specialised(self, instance: Instance) -> None:
         """Its limits are those of its version afterwards."""

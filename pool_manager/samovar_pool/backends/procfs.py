@@ -114,7 +114,8 @@ def pid_of_child(parent_pid: int, inside_pid: int) -> int:
 
     The two differ in a pid namespace. What is no child of the parent is not believed: the parent may run user code.
     """
-    return next((pid for pid in children(parent_pid) if pid_inside(pid) == inside_pid), 0)
+    newest_first = sorted(children(parent_pid), reverse=True)
+    return next((pid for pid in newest_first if pid_inside(pid) == inside_pid), 0)
 
 
 def pid_inside(pid: int) -> int:
