@@ -5,8 +5,19 @@ from __future__ import annotations
 import json
 
 import pytest
+from litestar import Litestar
+from litestar.routes import HTTPRoute
 
-from samovar_gateway.admin.audit_trail import LEFT_OUT, MAX_BODY_BYTES, MAX_CHANGE_BYTES, REDACTED, describe
+from samovar_gateway.admin import Admin
+from samovar_gateway.admin.audit_trail import (
+    LEFT_OUT,
+    MAX_BODY_BYTES,
+    MAX_CHANGE_BYTES,
+    READING,
+    REDACTED,
+    describe,
+    is_audited,
+)
 
 SECRET = "planted-5f3a9c"
 
@@ -30,6 +41,23 @@ SECRET = "planted-5f3a9c"
 )
 def test_no_secret_is_kept(body: object) -> None:
     assert SECRET not in json.dumps(describe(json.dumps(body).encode()))
+
+
+def test_every_route_that_changes_something_is_audited() -> None:
+    routes = Litestar(route_handlers=[*Admin.handlers], openapi_config=None).routes
+    changing = [
+        (method, route.path_format)
+        for route in routes
+        for method in (route.methods if isinstance(route, HTTPRoute) else ())
+        if method not in READING
+    ]
+    assert len(changing) > 10
+    assert [one for one in changing if not is_audited(*one)] == []
+
+
+@pytest.mark.parametrize("path", ["/v1/functions/f/invoke", "/v1/functions/f/jobs", "/v1/chat/completions"])
+def test_inputs_of_functions_are_not(path: str) -> None:
+    assert not is_audited("POST", path)
 
 
 def test_what_was_asked_for_is_kept() -> None:

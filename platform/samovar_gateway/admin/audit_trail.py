@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 from litestar.enums import ScopeType
@@ -18,7 +18,6 @@ from samovar.errors import SamovarError
 from samovar_gateway.state import GatewayState
 from samovar_storage.audit import AuditEntry, AuditLog
 
-AUDITED = ("/v1/functions", "/v1/uploads", "/v1/keys")
 READING = ("GET", "HEAD", "OPTIONS")
 MAX_BODY_BYTES = 256 * 1024
 MAX_CHANGE_BYTES = 2048
@@ -27,6 +26,8 @@ MAX_ITEMS = 20
 MAX_DEPTH = 6
 REDACTED, LEFT_OUT = "[redacted]", "[left out]"
 
+# what administers; a route that carries inputs to functions must never match
+_AUDITED = re.compile(r"^/v1/(functions(/[^/]+(/(versions|scale|warm|route/[a-z]+))?)?|(uploads|keys)(/.*)?)/?$")
 _SECRET = re.compile(r"(?i)secret|token(?!iz)|passw|credential|authori[sz]ation|cookie|api_?key|signature|^key$")
 _PAYLOADS = frozenset({"example", "value", "input_schema", "output_schema"})
 _API_KEY = re.compile(r"sv_[0-9a-fA-F]+_[0-9A-Za-z_-]+")
@@ -42,7 +43,7 @@ class AuditTrail:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the request; note it if it is one that changes something."""
-        if not _is_audited(scope):
+        if scope["type"] != ScopeType.HTTP or not is_audited(scope["method"], scope["path"]):
             await self._app(scope, receive, send)
             return
         at_s, body, status = time.time(), bytearray(), 0
@@ -84,8 +85,9 @@ class AuditTrail:
             return ""
 
 
-def _is_audited(scope: Scope) -> TypeGuard[HTTPScope]:
-    return scope["type"] == ScopeType.HTTP and scope["method"] not in READING and scope["path"].startswith(AUDITED)
+def is_audited(method: str, path: str) -> bool:
+    """Return whether a request changes something, or tries to."""
+    return method not in READING and _AUDITED.match(path) is not None
 
 
 def describe(body: bytes) -> Any:
