@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 from litestar import Controller, get, post
@@ -49,10 +49,10 @@ class CanaryBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class RollbackBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """to: the version that gets all traffic; 0 = what there was before."""
+    """to: the version that gets all traffic; 0 = what there was before. reason: kept in the route's history."""
 
     to: int = 0
-    reason: str = ""
+    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
 
 
 class PinBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
