@@ -18,6 +18,7 @@ from samovar_gateway import metrics, problems
 from samovar_gateway.admin import Admin
 from samovar_gateway.admin.audit_trail import AuditTrail
 from samovar_gateway.admission import Admission
+from samovar_gateway.api_document import api_document
 from samovar_gateway.health import livez, readyz
 from samovar_gateway.invoke import InvokeRoute
 from samovar_gateway.state import GatewayState
@@ -63,7 +64,7 @@ def is_ambiguous(raw_path: bytes) -> bool:
 def create_router(state: GatewayState, admin: Admin) -> Litestar:
     """Return every route but invoke."""
     return Litestar(
-        route_handlers=[livez, readyz, metrics.metrics_route, *admin.handlers],
+        route_handlers=[livez, readyz, metrics.metrics_route, api_document, *admin.handlers],
         exception_handlers={SamovarError: on_error, HTTPException: on_http_error, Exception: on_bug},
         state=State({"gateway": state, "admin": admin.services, "metrics": metrics.registry(state)}),
         openapi_config=None,

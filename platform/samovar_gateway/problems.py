@@ -41,6 +41,8 @@ def headers(error: SamovarError) -> Headers:
         found.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
     elif error.status == HTTPStatus.SERVICE_UNAVAILABLE:
         found.append((b"retry-after", b"1"))
+    if error.status == HTTPStatus.METHOD_NOT_ALLOWED and "allow" in error.extra:
+        found.append((b"allow", ", ".join(error.extra["allow"]).encode()))
     if error.status == HTTPStatus.UNAUTHORIZED:
         found.append((b"www-authenticate", b'Bearer realm="samovar"'))
     if isinstance(error, RateLimited) and "policy" in error.extra:

@@ -58,10 +58,14 @@ class FakeInstance(asyncio.Protocol):
         if isinstance(message, wire.Invoke):
             started = time.perf_counter()
             self.seen["calls"] += 1
-            data: Any = msgspec.json.decode(message.body)
+            try:
+                data: Any = msgspec.json.decode(message.body)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                self.transport.write(wire.encode(wire.Failure(message.id, "malformed", 400, "no JSON", {}, 0, 0, 0)))
+                return
             if self.mode:
                 data = (data if isinstance(data, dict) else {}) | self.mode
-            if isinstance(data, dict) and "x" in data and not self.mode:
+            if isinstance(data, dict) and is_numbers(data.get("x")) and not self.mode:
                 body = msgspec.json.encode({"sum": sum(data["x"])})
                 run_us = int((time.perf_counter() - started) * 1e6)
                 self.transport.write(wire.encode(wire.Result(message.id, body, 0, run_us, 1, 0)))
@@ -96,6 +100,8 @@ class FakeInstance(asyncio.Protocol):
                 if message.notify_start:
                     self.transport.write(wire.encode(wire.Started(message.id)))
                 reply = await self.behave(message, data if isinstance(data, dict) else {})
+        except (TypeError, ValueError):
+            reply = wire.Failure(message.id, "invalid_input", 422, "not what this stand-in knows", {}, 0, 0, 0)
         except asyncio.CancelledError:
             reply = wire.Failure(message.id, "cancelled", 499, "the caller left", {}, 0, 0, 0)
         self.transport.write(wire.encode(reply))
@@ -143,6 +149,10 @@ def change_mode(path: Path) -> None:
     seen = path.with_suffix(".new")
     seen.write_bytes(msgspec.json.encode(FakeInstance.seen))
     seen.rename(path.with_suffix(".seen"))
+
+
+def is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) in (int, float) for item in value)
 
 
 async def serve(path: str, ref: str, token: str, concurrency: int) -> None:
