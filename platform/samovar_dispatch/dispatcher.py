@@ -82,9 +82,9 @@ class Dispatcher:
         try:
             if seat is None:
                 self.room.admit(call, now_s)
-            elif call.deadline_s - now_s < version.pace.held_s and self.room.is_in_vain(call, seat, now_s):
-                raise self.room.in_vain(call)
             else:
+                if call.deadline_s - now_s < version.pace.held_s:
+                    self.room.check_time(call, seat, now_s)
                 self._send(call, seat, now_s)
         except SamovarError:
             version.breaker.give_back(call.probe)

@@ -59,18 +59,14 @@ class WaitingRoom:
         if evicted is not None:
             self._shed(evicted, _made_room(evicted, call))
 
-    def is_in_vain(self, call: Call, seat: Seat[InstanceConnection], now_s: float) -> bool:
-        """Return whether a call cannot end in time even in this free seat; then the seat is given back."""
-        is_hopeless = call.version.pace.is_hopeless(call.deadline_s - now_s, now_s)
-        if is_hopeless:
-            call.version.seats.give_back(seat)
-        return is_hopeless
-
-    def in_vain(self, call: Call) -> Shed:
-        """Return the refusal of such a call, counted."""
-        call.version.stats.shed(WouldBeLate.code, call.priority)
-        detail = f"calls run for {call.version.pace.held_s:.3f} s, longer than this one has"
-        return WouldBeLate(detail, retry_after_s=1.0, predicted_wait_s=0.0)
+    def check_time(self, call: Call, seat: Seat[InstanceConnection], now_s: float) -> None:
+        """Return if a call may still end in time in this free seat. Raises: WouldBeLate, the seat given back."""
+        version = call.version
+        if version.pace.is_hopeless(call.deadline_s - now_s, now_s):
+            version.seats.give_back(seat)
+            version.stats.shed(WouldBeLate.code, call.priority)
+            detail = f"calls run for {version.pace.held_s:.3f} s, longer than this one has"
+            raise WouldBeLate(detail, retry_after_s=1.0, predicted_wait_s=0.0)
 
     def next(self, version: Version, now_s: float) -> Call | None:
         """Return who is sent now, None if nobody who waits can still end in time."""
