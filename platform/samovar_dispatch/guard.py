@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FAIR_RUNS = 3.0  # a deadline this many usual runs away was long enough
+MAX_BACKOFF_S = 60.0  # the manager's longest; more than that is a clock that was set
 SAYS_NOTHING = -1
 
 
@@ -93,7 +94,7 @@ class Guard:
 
     def load_failed(self, version: Version, failure: BootFailure) -> None:
         """It could not be brought up; from its back-off on, calls are refused with `failure` until it may be tried."""
-        remaining_s = failure.retry_at_s - time.time()
+        remaining_s = min(failure.retry_at_s - time.time(), MAX_BACKOFF_S)
         if remaining_s > 0:
             before = version.breaker.state
             version.breaker.load_failed(time.monotonic() + remaining_s)
