@@ -39,27 +39,22 @@ def differences(answer: bytes, copy: bytes) -> list[str]:
 
 
 def _differing(one: Any, other: Any, path: str, depth: int) -> Iterator[str]:
-    if _is_number(one) and _is_number(other):
-        if not math.isclose(one, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE):
-            yield path
-    elif type(one) is not type(other):
-        yield path
-    elif depth >= MAX_DEPTH:
-        if one != other:
-            yield path
-    elif isinstance(one, dict):
+    if isinstance(one, dict) and isinstance(other, dict) and depth < MAX_DEPTH:
         for key in one.keys() ^ other.keys():
             yield f"{path}.{key}"
         for key in one.keys() & other.keys():
             yield from _differing(one[key], other[key], f"{path}.{key}", depth + 1)
-    elif isinstance(one, list):
-        if len(one) != len(other):
-            yield path
-            return
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other) and depth < MAX_DEPTH:
         for left, right in zip(one, other, strict=True):
             yield from _differing(left, right, f"{path}[*]", depth + 1)
-    elif one != other:
+    elif not _is_same(one, other):
         yield path
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if _is_number(one) and _is_number(other):
+        return math.isclose(one, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+    return type(one) is type(other) and bool(one == other)
 
 
 def _is_number(value: Any) -> bool:

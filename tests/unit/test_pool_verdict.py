@@ -61,10 +61,10 @@ def test_the_mean_of_an_e_value_is_one_at_most_for_an_equal_canary(percent: floa
 
 
 def test_clean_canaries_are_left_alone() -> None:
-    # 60 canaries over two minutes each, looked at every second; the bound is 0.01 of them
-    found = [rolled_back_s(World(seed), errors=(0.01, 0.01), seconds=120) for seed in range(60)]
+    # 40 canaries over two minutes each, looked at every second; the bound is 0.01 of them
+    found = [rolled_back_s(World(seed, 100), errors=(0.01, 0.01), seconds=120) for seed in range(40)]
     assert ALPHA_ERRORS + ALPHA_LATENCY <= 0.01
-    assert sum(second is not None for second in found) <= 2, found
+    assert sum(second is not None for second in found) <= 1, found
 
 
 def test_slower_within_the_margin_is_not_worse() -> None:
