@@ -43,7 +43,7 @@ class Server(uvicorn.Server):
             self.servers.append(await loop.create_server(self._connection, sock=listener, backlog=BACKLOG))
 
     def _connection(self) -> asyncio.Protocol:
-        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg,assignment]
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return made
