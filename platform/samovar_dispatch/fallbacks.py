@@ -6,6 +6,7 @@ how they are marked.
 | an answer, the first item of a stream, the caller left               | no
 | 4xx: wrong input, unknown function, too large, rate limit            | no: another version would be no better
 | 5xx: raised, lost, refused, breaker open, no boot, deadline          | yes
+| this gateway ends now                                                | no: nothing new begins here, others serve
 
 Where a failure would be the same for everybody who asks the same (`is_shared`), those who wait for one call get it
 too; else the next of them tries. This module does not know calls, clocks or stores.
@@ -17,7 +18,15 @@ from typing import Literal
 
 import msgspec
 
-from samovar.errors import DeadlineExceeded, FunctionError, LoadFailed, RequestError, SamovarError, Unavailable
+from samovar.errors import (
+    DeadlineExceeded,
+    Draining,
+    FunctionError,
+    LoadFailed,
+    RequestError,
+    SamovarError,
+    Unavailable,
+)
 from samovar.policies import Cache, Cached
 from samovar.spec import Manifest
 from samovar_dispatch.answer_key import Path, parse_path
@@ -85,7 +94,7 @@ def _scope(manifest: Manifest, policy: Cached | Cache, kind: str) -> Scope:
 
 def falls_back(error: SamovarError) -> bool:
     """Return whether another answer may stand in for this error."""
-    return error.status >= 500
+    return error.status >= 500 and not isinstance(error, Draining)
 
 
 def is_shared(error: SamovarError, scope: Scope) -> bool:

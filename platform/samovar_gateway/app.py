@@ -97,11 +97,14 @@ def _as_seen(request: Request, error: FunctionNotFound) -> FunctionNotFound:  # 
 
 def on_http_error(request: Request, error: HTTPException) -> Response[bytes]:  # type: ignore[type-arg]
     """Answer an error of the framework (no such path, wrong method, bad body) in the same form."""
-    kinds: dict[int, type[SamovarError]] = {404: NotFound, 405: MethodNotAllowed}
     if error.status_code >= 500:
         return on_bug(request, error)
-    detail = f"no route {request.url.path}" if error.status_code == 404 else error.detail
-    return on_error(request, kinds.get(error.status_code, RequestError)(detail))
+    if error.status_code == 404:
+        return on_error(request, NotFound(f"no route {request.url.path[:200]}"))
+    if error.status_code == 405:
+        allow = (error.headers or {}).get("allow", "").split(", ")
+        return on_error(request, MethodNotAllowed(error.detail, allow=sorted(filter(None, allow))))
+    return on_error(request, RequestError(error.detail))
 
 
 def on_bug(request: Request, error: Exception) -> Response[bytes]:  # type: ignore[type-arg]

@@ -87,6 +87,23 @@ def test_broken_json_is_400(deployed: Caller) -> None:
     assert answer.status_code == 400 and answer.json()["code"] == "malformed", answer.text
 
 
+@pytest.mark.parametrize(
+    ("body", "is_good"),
+    [
+        (b"[" * 500_000 + b"]" * 500_000, False),
+        (b'{"values": ' + b"[" * 500_000 + b"]" * 500_000 + b"}", False),
+        (b'{"x": ' * 100_000 + b"1" + b"}" * 100_000, False),
+        (b'{"values": [1], "name": "\xff\xfe"}', False),
+        (b'{"values": [1], "values": [2]}', True),
+    ],
+    ids=["deep list", "deep values", "deep object", "no UTF-8", "a key twice"],
+)
+def test_bodies_made_to_harm_a_decoder(deployed: Caller, body: bytes, is_good: bool) -> None:
+    answer = deployed.http.post("/v1/functions/sums/invoke", content=body)
+    assert answer.status_code in ((200,) if is_good else (400, 422)), answer.text
+    assert deployed.invoke("sums", {"values": [1, 2]}).status_code == 200, "the function goes on"
+
+
 def test_a_function_that_raises_is_500_with_type_and_message(deployed: Caller) -> None:
     answer = deployed.invoke("misbehaves", {"deed": "raise"})
     assert answer.status_code == 500, answer.text

@@ -320,6 +320,16 @@ def test_content_types_are_passed_on_as_they_are(gateway: Gateway, content_type:
 
 
 @pytest.mark.parametrize(
+    ("path", "allowed"),
+    [("/v1/keys", "GET, POST"), ("/v1/functions/echo/invoke", "POST"), ("/v1/functions/echo", "DELETE, GET")],
+)
+def test_another_method_is_405_and_says_which_there_are(gateway: Gateway, path: str, allowed: str) -> None:
+    answer = gateway.client.request("PUT", path, content=b"{}")
+    assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+    assert {*answer.headers["allow"].split(", ")} >= {*allowed.split(", ")}
+
+
+@pytest.mark.parametrize(
     ("name", "values"),
     [
         ("samovar-timeout-ms", [b"nan", b"inf", b"-1", b"0", b"1e999", b"", b"12 34", b"\xb2"]),
