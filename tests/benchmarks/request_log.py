@@ -108,7 +108,8 @@ def steady(platform: Platform, name: str, seconds: float) -> dict[str, float | N
     took_ms = sorted(1000 * shot.took_s for shot in volley.shots)
     return {
         "calls": float(answered),
-        "records_lost": float(answered - found(platform, name, since_s)),
+        # a call whose client had left before its answer came has a record, too
+        "records_lost": float(max(0, answered - found(platform, name, since_s))),
         "failed_calls": float(sum(shot.status != 200 for shot in volley.shots)),
         "p99_ms": took_ms[int(0.99 * len(took_ms))],
         "memory_growth": growth(samples),

@@ -24,6 +24,7 @@ MAX_BYTES = 64 << 20
 ROW_BYTES = 600  # a row without its payloads, about
 HURRY_BYTES = 8 << 20
 CLIENT_LEFT = 499
+MAX_HEADER_CHARS = 100
 MAX_POLICIES = 1_000
 
 
@@ -112,7 +113,7 @@ class RequestLog:
         row = Row(
             seq, self._wall_s + ask.arrived_s, book.number, instance, ask.request_id,
             ask.key_id, ask.priority, status, code, total_s, queue_s, result.run_us, result.batch_size, attempts, marks,
-            size_in, size_out, ask.content_type, ask.traceparent, boot_ms,
+            size_in, size_out, ask.content_type[:MAX_HEADER_CHARS], ask.traceparent[:MAX_HEADER_CHARS], boot_ms,
             body if form else None, form, answer if form else None, form if answer is not None else NONE,
         )  # fmt: skip
         book.rows.append(row)
