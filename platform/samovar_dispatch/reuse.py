@@ -4,7 +4,7 @@
           ─► identical call in flight? ──► follow: its answer, or the failure that everybody would get
           ─► lead: look in Redis, then call; whoever leads and is out (left, late, refused) hands over to who follows
 
-Everybody keeps their own deadline and may leave; a caller says no-cache to have it computed, no-store to stay out of it.
+Everybody keeps their own deadline and may leave. A caller says no-cache to have it computed, no-store to stay out.
 This module does not know protocols, Redis or fallbacks.
 """
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class Reuse:
-    """The part of an errand that spares calls. key: of the answer, "" when it may not be kept. status: what Cache-Status
-    says of an answer that was computed."""
+    """The part of an errand that spares calls. key: of the answer, "" when it may not be kept. status: what
+    Cache-Status says of an answer that was computed."""
 
     __slots__ = ("_errand", "_leads", "_scope", "_waiting", "key", "status")
 
