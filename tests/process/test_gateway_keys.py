@@ -107,40 +107,44 @@ def _is_refused(pair: Pair, key: str) -> bool:
     return pair.statuses(key) == [401, 401]
 
 
-def hammer(pair: Pair, key: str, seconds: float, name: str = "open") -> Counter[int]:
-    """Call both gateways as fast as two threads can; return answers by status."""
-    until_s, counts = time.monotonic() + seconds, Counter[int]()
+def hammer(pair: Pair, key: str, seconds: float) -> tuple[Counter[int], float]:
+    """Call both gateways as fast as two threads can; return answers by status, and the seconds it took."""
+    began_s, counts = time.monotonic(), Counter[int]()
 
     def one(number: int) -> Counter[int]:
         seen = Counter[int]()
-        while time.monotonic() < until_s:
-            seen[pair.call(number, key, name).status_code] += 1
+        while time.monotonic() < began_s + seconds:
+            seen[pair.call(number, key).status_code] += 1
         return seen
 
     with ThreadPoolExecutor(2) as pool:
         for found in pool.map(one, (0, 1)):
             counts += found
-    return counts
+    return counts, time.monotonic() - began_s
+
+
+def check_limit(counts: Counter[int], elapsed_s: float, per_s: int) -> None:
+    """Check that about as many passed as a burst of one second's worth and the time allow, or all, if fewer came."""
+    allowed = per_s + per_s * elapsed_s
+    assert set(counts) <= {200, 429}
+    assert 0.75 * min(allowed, counts.total()) <= counts[200] <= 1.1 * allowed + 4, (counts, elapsed_s)
 
 
 def test_a_429_says_what_when_and_why(pair: Pair) -> None:
-    key = pair.make(rate="30/m", burst=2)["key"]
+    key = pair.make(rate="1/m", burst=2)["key"]
     answers = [pair.call(0, key) for _ in range(4)]
     refused = answers[-1]
     assert answers[0].status_code == 200 and refused.status_code == 429
-    assert refused.headers["ratelimit-policy"] == '"key";q=2;w=4'
+    assert refused.headers["ratelimit-policy"] == '"key";q=2;w=120'
     again_s = int(refused.headers["retry-after"])
-    assert 1 <= again_s <= 8 and refused.headers["ratelimit"] == f'"key";r=0;t={again_s}'
+    assert 1 <= again_s <= 240 and refused.headers["ratelimit"] == f'"key";r=0;t={again_s}'
     problem = refused.json()
-    assert (problem["code"], problem["limit"], problem["policy"]["rate"]) == ("rate_limited", "key", "30/m")
+    assert (problem["code"], problem["limit"], problem["policy"]["rate"]) == ("rate_limited", "key", "1/m")
 
 
 def test_two_gateways_keep_one_limit(pair: Pair) -> None:
-    key = pair.make(rate="40/s", burst=40)["key"]
-    pair.call(0, key)
-    counts = hammer(pair, key, 3.0)
-    assert set(counts) <= {200, 429} and counts[429]
-    assert 160 * 0.8 <= counts[200] <= 160 * 1.15, counts
+    key = pair.make(rate="20/s")["key"]
+    check_limit(*hammer(pair, key, 3.0), per_s=20)
 
 
 def test_functions_have_limits_too_for_all_and_for_each_key(pair: Pair) -> None:
@@ -154,14 +158,12 @@ def test_functions_have_limits_too_for_all_and_for_each_key(pair: Pair) -> None:
 
 
 def test_while_redis_hangs_limits_hold_and_calls_do_not_wait(pair: Pair) -> None:
-    key = pair.make(rate="40/s", burst=40)["key"]
+    key = pair.make(rate="20/s")["key"]
     pair.valkey.send_signal(signal.SIGSTOP)
     try:
-        counts = hammer(pair, key, 3.0)
+        check_limit(*hammer(pair, key, 3.0), per_s=20)
     finally:
         pair.valkey.send_signal(signal.SIGCONT)
-    assert set(counts) <= {200, 429} and counts[429]
-    assert 160 * 0.75 <= counts[200] <= 160 * 1.15, counts
     wait_until(lambda: pair.gateways[1].client.get("/v1/keys").status_code == 200, 20, "Redis is back")
 
 
