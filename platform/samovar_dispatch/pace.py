@@ -37,7 +37,7 @@ class Arrival(NamedTuple):
 
 
 class Pace:
-    """The measured speed of one version; all zero until its first result. measured_s: monotonic seconds, of the last."""
+    """The measured speed of one version; all zero until its first result. measured_s: when the last one came."""
 
     __slots__ = ("_num_departed", "_window_s", "dev_s", "held_s", "lane_s", "measured_s", "service_s")
 

@@ -18,7 +18,7 @@ from samovar.errors import ConcurrencyLimited, LowPriority, Shed, WouldBeLate
 from samovar_dispatch.pace import Arrival, Pace, wait_s
 from samovar_dispatch.queue import retry_after_s
 
-WAIT_MARGIN = 1.1
+WAIT_MARGIN = 1.25  # what machines pause now and then; a queue that never runs dry loses nothing by it
 DOUBT_MARGIN = 0.2  # the more run times differ, the less sure is their mean, and where many ask, each dip of it is used
 SPREAD_MARGIN = 2.5  # mean deviations of a sum of independent run times: about two standard deviations
 PATIENCE = (1.0, 1.0, 0.5, 0.25)  # by priority: the share of its time left that a newcomer may expect to need
