@@ -74,7 +74,11 @@ class RequestWriter:
         """What was pending is in the spool and, unless Redis is away, there; a whole second's traffic is written."""
         books = self._requests.take()
         self._counted += books
-        frames = await asyncio.to_thread(self._store, books, is_last)
+        try:
+            frames = await asyncio.to_thread(self._store, books, is_last)
+        except Exception:
+            self.num_lost += sum(len(book.rows) for book in books)
+            raise
         await self._show(redis, frames)
         now_s = time.time()
         if is_last or not 0 <= now_s - self._sliced_s < SLICE_S:

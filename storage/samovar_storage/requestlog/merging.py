@@ -111,8 +111,12 @@ def _put(store: ObjectStore, partition: Partition, merges: Merges, etag: str | N
 
 
 def merge_all(store: ObjectStore, now_s: float) -> int:
-    """Merge wherever it is worth it; return how many files became fewer."""
-    return sum(merge(store, partition, now_s) for partition, files in partitions(store).items() if len(files) > 1)
+    """Merge wherever there is more than one Parquet file and it is worth it; return how many became fewer."""
+    return sum(
+        merge(store, partition, now_s)
+        for partition, files in partitions(store).items()
+        if sum(file.name.endswith(".parquet") for file in files) > 1
+    )
 
 
 def expire(store: ObjectStore, now_s: float, max_age_s: float, max_bytes: int) -> int:
