@@ -461,7 +461,7 @@ class LocalBackend:
         while self.instances:
             self.tick(time.monotonic())
             await asyncio.sleep(0.02)
-        self.zygotes.stop()
+        await self.zygotes.stop()
         await self._cancel_tasks()
         await self._groups.close()
 

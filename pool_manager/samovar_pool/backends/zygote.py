@@ -140,11 +140,17 @@ class Zygote:
         self._write_note()
         return preloaded
 
-    def stop(self) -> None:
-        """End the process; its children live on."""
+    def stop(self) -> list[tuple[int, int]]:
+        """End the process and what it has left of children, such as the init of their pid namespace.
+
+        Returns the pid and start time of each.
+        """
         self.ready = False
-        procfs.kill(self.pid, self._ticks)
+        ended = [(self.pid, self._ticks)] + [(pid, procfs.start_ticks(pid)) for pid in procfs.children(self.pid)]
+        for pid, ticks in ended:
+            procfs.kill(pid, ticks)
         self._run.forget(self.key)
+        return ended
 
     def disconnect(self) -> None:
         """Leave the process alone and close the connection, for the next manager to adopt it."""

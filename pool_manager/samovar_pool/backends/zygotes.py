@@ -5,18 +5,21 @@ This module does not know what is forked from them.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from samovar import wire
+from samovar_pool.backends import procfs
 from samovar_pool.backends.rundir import RunDir
 from samovar_pool.backends.zygote import Zygote
 
 logger = logging.getLogger("samovar.pool")
 
 RETRY_S = 2.0
+END_WAIT_S, LOOK_EVERY_S = 2.0, 0.01
 
 
 class Zygotes:
@@ -102,11 +105,14 @@ class Zygotes:
             self._starting.pop(environment, None)
             self._on_changed()
 
-    def stop(self) -> None:
-        """End all of them, those that start included."""
+    async def stop(self) -> None:
+        """End all of them, those that start included; they are gone afterwards, or after END_WAIT_S still ending."""
         self._is_ending = True
-        for zygote in [*self._up.values(), *self._starting.values()]:
-            zygote.stop()
+        ended = [process for zygote in (*self._up.values(), *self._starting.values()) for process in zygote.stop()]
+        deadline_s = time.monotonic() + END_WAIT_S
+        # nothing tells when a process has ended that is not ours to wait for
+        while any(procfs.start_ticks(pid) == ticks != 0 for pid, ticks in ended) and time.monotonic() < deadline_s:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_EVERY_S)
 
     def leave(self) -> None:
         """Disconnect from all and leave them running; one that still starts has nothing to leave, and ends."""
