@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -40,6 +41,7 @@ TEND_EVERY_S = 60.0
 MAX_PAUSE_S = 30.0
 LEASE_S = 600.0
 LINK_LIFETIME_S = 900
+END_WITHIN_S = 15
 
 
 class Keeper:
@@ -158,6 +160,7 @@ def main() -> int:
     worker.start()
     for line in sys.stdin.buffer:
         keeper.answer(line)
+    signal.alarm(END_WITHIN_S)  # a store that hangs must not keep us: what is half shipped is shipped again
     keeper.stop()
     return 0
 
