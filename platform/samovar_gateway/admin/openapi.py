@@ -15,9 +15,11 @@ _COMPONENTS = "#/components/schemas/"
 _PROBLEMS = {
     "400": "The body is not JSON",
     "401": "The API key is missing or wrong",
-    "403": "The API key may not call this function",
+    "403": "The API key lacks the scope to call functions",
+    "404": "There is no such function, or the API key does not cover it",
     "413": "The body is too large",
     "422": "The input does not match the schema; `path` says where",
+    "429": "Over a rate limit; see Retry-After",
     "500": "The function raised; `type` names the exception",
     "502": "The instance was lost and the call may not be repeated",
     "503": "No capacity now; see Retry-After",
