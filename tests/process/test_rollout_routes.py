@@ -122,6 +122,27 @@ def test_what_cannot_be_routed_is_refused(gateway: Gateway) -> None:
     assert why(gateway)["route"]["shares"] == {"1": 100}
 
 
+def test_every_gateway_follows_and_sends_a_caller_to_the_same_version(
+    gateway: Gateway, stores: Stores, object_store: ObjectStore, short_path: Path
+) -> None:
+    other_folder = short_path / "b"
+    other_folder.mkdir()
+    gateway.deploy()
+    gateway.start_instance("echo@1", concurrency=8)
+    gateway.registry.publish_version(gateway.registry.manifest("echo", 1), mirror=1)
+    gateway.start_instance("echo@2", concurrency=8)
+    with running_gateway(stores, object_store, other_folder) as other:
+        route(gateway, "canary", version=2, percent=40, sticky="header:x-user")
+        for one in (gateway, other):
+            wait_until(lambda one=one: why(one)["ready"] == {"1": 1, "2": 1}, 10, "both are ready")  # type: ignore[misc]
+        wait_until(lambda: why(other)["route"]["canary"], 10, "the other gateway has heard of it")
+        for user in (f"user-{n}" for n in range(20)):
+            assert answered_by(gateway, 1, x_user=user) == answered_by(other, 1, x_user=user)
+        route(other, "rollback")
+        wait_until(lambda: why(gateway)["route"]["rejected"] == [2], 10, "and back")
+        assert answered_by(gateway, 20) == answered_by(other, 20) == {"1": 20}
+
+
 def test_copies_are_compared_and_never_returned(gateway: Gateway) -> None:
     gateway.deploy()
     gateway.start_instance("echo@1", concurrency=4)
@@ -154,5 +175,5 @@ def test_a_slow_mirror_delays_nobody(gateway: Gateway) -> None:
     assert {answer.status_code for answer in slow} == {200}
     queued_ms = [float(a.headers["server-timing"].partition("queue;dur=")[2].split(",")[0] or 0) for a in slow]
     assert sorted(queued_ms)[10] < 50, "the calls themselves find a free slot"
-    outcomes = wait_until(lambda: (m := why(gateway)["mirror"]) and m["equal"] >= 5 and m, 20, "copies answered")
+    outcomes = wait_until(lambda: (m := why(gateway)["mirror"]) and m["compared"] >= 5 and m, 20, "copies answered")
     assert outcomes["failed"] == 0
