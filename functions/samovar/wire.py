@@ -222,11 +222,12 @@ class End(Message, array_like=True, tag=38, gc=False):
 
 
 class Goodbye(Message, array_like=True, tag=39, gc=False):
-    """reason: "drain", "protocol", "version", "token", "hello" (none came), "overrun", "abandoned" (an overrun that only
-    callers who left would have waited for), "device_lost".
+    """reason: "drain", "protocol", "version", "token", "hello" (none came), "overrun", "abandoned" (an overrun that
+    only callers who left would have waited for), "device_lost".
 
     The connection closes once its ids have ended. Exit codes of an instance: 0 drained, 1 boot failed or a bug of ours,
-    70 a call overran its deadline, or its caller's leaving, and the grace, 71 the device context is lost, 72 the drain took too long.
+    70 a call overran its deadline, or its caller's leaving, and the grace, 71 the device context is lost, 72 the drain
+    took too long.
     """
 
     reason: str

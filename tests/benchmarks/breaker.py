@@ -1,8 +1,8 @@
 """The circuit breaker: one instance of a function that takes no time, called 200 times a second, broken for 30 s.
 
 Open loop: healthy, broken, healthy again. Answered: calls of the broken time that got a 200, from the function's
-fallback: its last good answer. Added: the 99th percentile of the answers given while the breaker was open, less that of the
-healthy answers before and after, as clients see them; the function takes no time, so that is the platform's.
+fallback: its last good answer. Added: the 99th percentile of the answers given while the breaker was open, less that of
+the healthy answers before and after, as clients see them; the function takes no time, so that is the platform's.
 Calls to broken: noted inside the function. With a full window of good calls behind it, half of the window must fail to
 open it; then each half-open round may let `probes` through. The figure is the calls of the opening and of the largest
 round; those of all rounds are shown beside it.
