@@ -419,3 +419,23 @@ def test_without_redis_the_chain_goes_on(seaweed: Any, tmp_path: Path, broken: P
             assert (stale.content, stale.headers["samovar-fallback"]) == (good.content, "cached")
             assert gateway.invoke("kept", body | {"q": 1}).json() == "tea"
         store.close()
+
+
+def test_every_ask_is_noted_once_with_what_became_of_it(gateway: Gateway, name: str, broken: Path) -> None:
+    served(gateway, name, cache=Cache(ttl_s=60), fallback=Fallback(cached=Cached(), value="tea"))
+    body = {"fail_if": str(broken)}
+    gateway.invoke(name, body, x_request_id="good")
+    gateway.invoke(name, body, x_request_id="hit")
+    broken.touch()
+    gateway.invoke(name, body, x_request_id="stale", cache_control="no-cache")
+    gateway.invoke(name, body | {"q": 1}, x_request_id="value")
+    gateway.invoke(name, body | {"q": 2, "status": 422, "code": "invalid_input"}, x_request_id="wrong")
+    records = gateway.client.get(f"/v1/functions/{name}/requests").json()["records"]
+    ours = [record for record in records if record["status"] != 405]  # those are of the deploy
+    assert [(r["request_id"], r["status"], r["cached"], r["fallback"], r["version"]) for r in ours] == [
+        ("good", 200, False, False, 1),
+        ("hit", 200, True, False, 1),
+        ("stale", 200, True, True, 1),
+        ("value", 200, False, True, 1),
+        ("wrong", 422, False, False, 1),
+    ]
