@@ -137,7 +137,8 @@ def test_deploy_look_scale_and_remove(admin: httpx.Client) -> None:
     assert deploy(admin, "life") == 2
     seen = admin.get("/v1/functions/life").json()
     assert seen["route"]["shares"] == {"2": 100} and seen["route"]["latest"] == 2
-    assert seen["url"].endswith("/v1/functions/life/invoke") and set(seen["manifests"]) == {"2"}
+    assert seen["url"].endswith("/v1/functions/life/invoke")
+    assert seen["route"]["previous"] == {"1": 100} and set(seen["manifests"]) == {"1", "2"}
     listed = admin.get("/v1/functions").json()
     assert [(entry["name"], entry["latest"], entry["states"]) for entry in listed] == [("life", 2, {})]
 
