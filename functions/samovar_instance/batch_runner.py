@@ -1,7 +1,8 @@
 """The model thread of batch handlers: take what waits, decide, run one batch, tell every member its own end.
 
 Each item is decoded, validated and weighed before it joins a batch, so a bad one fails alone. When a batch raises, its
-members are run one by one and only the culprits fail. This module does not know frames or sockets.
+members are run one by one and only the culprits fail. An async handler is cancelled once nobody wants its batch.
+This module does not know frames or sockets.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from samovar.errors import BadOutput, FunctionRaised, InvalidInput
+from samovar.errors import BadOutput, Cancelled, FunctionRaised, InvalidInput
 from samovar_instance import batching, devices, failures
 from samovar_instance.calls import Call, Kind
 from samovar_instance.invoker import Invoker
 from samovar_instance.mailbox import Mailbox
-from samovar_instance.runner import check, fail, finish, start
+from samovar_instance.runner import Expired, check, fail, finish, start
 
 
 class BatchRunner:
-    """Runs handlers that take a list. `run_async` waits for the coroutine of an async one."""
+    """Runs handlers that take a list. loop: where async ones run, None for plain ones."""
 
     def __init__(self, mailbox: Mailbox, invoker: Invoker, loop: asyncio.AbstractEventLoop | None) -> None:
         if invoker.batch is None:
@@ -30,7 +31,9 @@ class BatchRunner:
         self._invoker = invoker
         self._spec = invoker.batch.spec
         self._cost: Callable[[Any], float] | None = invoker.batch.cost
-        self._run_async: Callable[[Any], Any] = loop.run_until_complete if loop is not None else _no_loop
+        self._loop = loop
+        self._running: list[Call] = []
+        self._task: asyncio.Future[Any] | None = None
         self._last = batching.LastBatch()
 
     def run(self) -> None:
@@ -114,8 +117,12 @@ class BatchRunner:
             return
         for call in calls:
             call.batch_size = len(calls)
+            call.stop = self._look_who_is_left
         outputs = self._try_together(calls)
-        if isinstance(outputs, BadOutput):
+        if isinstance(outputs, asyncio.CancelledError) and all(map(_is_unwanted, calls)):
+            for call in calls:
+                fail(self._mailbox, call, Cancelled() if call.is_cancelled else Expired())
+        elif isinstance(outputs, BadOutput):
             for call in calls:
                 fail(self._mailbox, call, outputs)
         elif isinstance(outputs, BaseException):
@@ -126,6 +133,7 @@ class BatchRunner:
         self._last = batching.LastBatch(len(calls), time.monotonic())
 
     def _try_together(self, calls: list[Call]) -> list[Any] | BaseException:
+        self._running = calls
         try:
             return self._invoker.outputs([call.value for call in calls], self._run_async)
         except BaseException as error:  # noqa: BLE001 (a handler may raise anything, SystemExit included)
@@ -142,12 +150,27 @@ class BatchRunner:
                 finish(self._mailbox, call, Kind.FAILURE, failures.expired("run"))
                 continue
             call.batch_size = 1
-            try:
-                output = self._invoker.outputs([call.value], self._run_async)[0]
-            except BaseException as own:  # noqa: BLE001 (as above)
-                fail(self._mailbox, call, own)
+            outputs = self._try_together([call])
+            if isinstance(outputs, BaseException):
+                fail(self._mailbox, call, outputs)
             else:
-                self._tell(call, output)
+                self._tell(call, outputs[0])
+
+    def _run_async(self, awaitable: Any) -> Any:
+        if self._loop is None:
+            raise BadOutput("a plain batch handler returned a coroutine; write it as async def")
+        self._task = asyncio.ensure_future(awaitable, loop=self._loop)
+        self._loop.call_soon(self._stop_if_unwanted)  # they may have left before they could be heard
+        return self._loop.run_until_complete(self._task)
+
+    def _look_who_is_left(self) -> None:
+        """Called from the I/O thread when a member's caller left or its deadline passed."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop_if_unwanted)
+
+    def _stop_if_unwanted(self) -> None:
+        if self._task is not None and all(map(_is_unwanted, self._running)):
+            self._task.cancel()
 
     def _tell(self, call: Call, output: Any) -> None:
         call.value = None
@@ -162,5 +185,5 @@ class BatchRunner:
             finish(self._mailbox, call, Kind.RESULT, body)
 
 
-def _no_loop(awaitable: Any) -> Any:
-    raise BadOutput("a plain batch handler returned a coroutine; write it as async def")
+def _is_unwanted(call: Call) -> bool:
+    return call.is_cancelled or call.is_expired

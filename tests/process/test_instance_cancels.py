@@ -111,6 +111,22 @@ def test_a_batch_that_nobody_wants_is_ended_after_the_grace(zygote: Zygote) -> N
     assert zygote.exit_code(instance) == EXIT_OVERRUN
 
 
+def test_an_async_batch_is_cancelled_once_nobody_wants_it(zygote: Zygote) -> None:
+    instance = zygote.start(FUNCTIONS / "async_batched")
+    caller = instance.connect()
+    frames = [wire.Invoke(number, b'{"x": 60}', 30_000.0, True) for number in (1, 2)]
+    caller.send(*frames)
+    for _ in frames:
+        caller.expect(wire.Started)
+    caller.send(wire.Cancel(1), wire.Cancel(2))
+    assert {caller.expect(wire.Failure).code for _ in frames} == {"cancelled"}
+    assert "batch cancelled" in instance.log_text()
+    assert caller.call({"x": 4}) == 8
+    late = caller.fail({"x": 60}, timeout_ms=100)
+    assert (late.code, late.extra["phase"]) == ("deadline_exceeded", "run")
+    assert caller.call({"x": 5}) == 10
+
+
 def test_a_coroutine_that_will_not_stop_keeps_its_slot_while_its_mates_are_wanted(zygote: Zygote) -> None:
     instance = zygote.start(FUNCTIONS / "stubborn")
     caller = instance.connect()
