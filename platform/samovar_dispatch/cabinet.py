@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -54,6 +54,47 @@ class Offer:
         return len(self.body) + len(self.answer.body) + OVERHEAD_BYTES
 
 
+class Lookup:
+    """One look into Redis, under way. It ends in time although the client of Redis may swallow a cancellation."""
+
+    __slots__ = ("_on_late", "_then", "_timer", "task")
+
+    def __init__(
+        self,
+        reading: Coroutine[object, object, Answer | None],
+        timeout_s: float,
+        then: Callable[[Answer | None], None],
+        on_late: Callable[[Exception], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._then: Callable[[Answer | None], None] | None = then
+        self._on_late = on_late
+        self._timer = loop.call_later(timeout_s, self._late)
+        self.task = loop.create_task(reading)
+        self.task.add_done_callback(self._done)
+
+    def cancel(self) -> None:
+        """Nobody wants to know any more. Idempotent."""
+        self._then = None
+        self._timer.cancel()
+        self.task.cancel()
+
+    def _late(self) -> None:
+        self._on_late(TimeoutError("Redis takes too long"))
+        self._end(None)
+
+    def _done(self, task: asyncio.Task[Answer | None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a look-up of a kept answer failed", exc_info=error)
+        self._end(None if task.cancelled() or task.exception() is not None else task.result())
+
+    def _end(self, answer: Answer | None) -> None:
+        then = self._then
+        if then is not None:
+            self.cancel()
+            then(answer)
+
+
 class Cabinet:
     """One per process. num_kept, num_dropped: offers; dropped ones were not written to Redis. max_answer_bytes: larger
     answers are not to be offered."""
@@ -70,7 +111,7 @@ class Cabinet:
         self._offers: deque[Offer] = deque()
         self._offered_bytes = 0
         self._wake = asyncio.Event()
-        self._reads: set[asyncio.Task[None]] = set()
+        self._reads: set[asyncio.Task[Answer | None]] = set()
         self._away_until_s = 0.0
 
     def key(self, scope: Scope, key_id: str, body: bytes, content_type: str) -> str:
@@ -92,14 +133,12 @@ class Cabinet:
         """Redis answered lately, and few wait for it."""
         return len(self._reads) < MAX_READS and time.monotonic() >= self._away_until_s
 
-    def fetch(
-        self, key: str, max_age_s: float, timeout_s: float, then: Callable[[Answer | None], None]
-    ) -> asyncio.Task[None]:
-        """Look in Redis; `then` is called once, from the event loop, unless the task is cancelled before."""
-        task = asyncio.get_running_loop().create_task(self._fetch(key, max_age_s, timeout_s, then))
-        self._reads.add(task)
-        task.add_done_callback(self._reads.discard)
-        return task
+    def fetch(self, key: str, max_age_s: float, timeout_s: float, then: Callable[[Answer | None], None]) -> Lookup:
+        """Look in Redis; `then` is called once, from the event loop within READ_TIMEOUT_S, unless it is cancelled."""
+        lookup = Lookup(self._read(key, max_age_s), min(timeout_s, READ_TIMEOUT_S), then, self._is_away)
+        self._reads.add(lookup.task)
+        lookup.task.add_done_callback(self._reads.discard)
+        return lookup
 
     def keep(self, scope: Scope, key_id: str, body: bytes, content_type: str, answer: Answer, key: str = "") -> None:
         """Keep `answer` soon. key: of the input if it is known; then the shelf has it at once."""
@@ -135,16 +174,15 @@ class Cabinet:
         await asyncio.gather(*self._reads, return_exceptions=True)
         await self._redis.aclose()
 
-    async def _fetch(self, key: str, max_age_s: float, timeout_s: float, then: Callable[[Answer | None], None]) -> None:
-        answer = None
+    async def _read(self, key: str, max_age_s: float) -> Answer | None:
         try:
-            async with asyncio.timeout(min(timeout_s, READ_TIMEOUT_S)):
-                answer = await read_answer(self._redis, key)
-        except (TimeoutError, SamovarError, msgspec.MsgspecError) as error:
+            answer = await read_answer(self._redis, key)
+        except (SamovarError, msgspec.MsgspecError) as error:
             self._is_away(error)
+            return None
         if answer is not None:
             self.shelf.put(key, answer)
-        then(self._young(answer, max_age_s))
+        return self._young(answer, max_age_s)
 
     async def _prepare(self) -> list[Keeping]:
         """Take some offers; put them on the shelf; return those that Redis should have, without holding up the loop."""

@@ -23,7 +23,7 @@ from samovar.spec import stand_in
 from samovar.wire import Result
 from samovar_dispatch import fallbacks
 from samovar_dispatch.ask import CACHED, FALLBACK, Ask, Handle
-from samovar_dispatch.cabinet import MAX_INPUT_BYTES, Cabinet
+from samovar_dispatch.cabinet import MAX_INPUT_BYTES, Cabinet, Lookup
 from samovar_dispatch.call import Call, Outcome, Owner, Version
 from samovar_dispatch.fallbacks import Header, Link, Recipe
 from samovar_dispatch.reuse import Reuse
@@ -89,7 +89,7 @@ class Errand:
         self._link: Link | None = None  # under way; None = the call itself
         self._deadline_s = ask.deadline_s
         self._handle: Handle | None = None
-        self._lookup: asyncio.Task[None] | None = None
+        self._lookup: Lookup | None = None
         self._failure: tuple[Call | None, SamovarError] | None = None
         self._reuse = Reuse(self, recipe.fresh) if recipe.fresh is not None else None
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from samovar.errors import Cancelled, DeadlineExceeded, QueueFull, SamovarError
 from samovar_dispatch import fallbacks
-from samovar_dispatch.cabinet import MAX_INPUT_BYTES
+from samovar_dispatch.cabinet import MAX_INPUT_BYTES, Lookup
 from samovar_dispatch.fallbacks import Scope
 from samovar_storage.answers import Answer
 
@@ -36,7 +36,7 @@ class Reuse:
         self._errand = errand
         self._scope = scope
         self._leads = False
-        self._waiting: asyncio.Task[None] | asyncio.TimerHandle | None = None
+        self._waiting: Lookup | asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
         """Answer the errand, or have it wait or call."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -125,9 +126,9 @@ async def cabinet(stores: Stores) -> AsyncIterator[Cabinet]:
 
 
 async def fetched(cabinet: Cabinet, key: str, max_age_s: float = 60.0) -> Answer | None:
-    found: list[Answer | None] = []
-    await cabinet.fetch(key, max_age_s, 1.0, found.append)
-    return found[0]
+    found: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+    cabinet.fetch(key, max_age_s, 1.0, found.set_result)
+    return await found
 
 
 def now_answer(cabinet: Cabinet, body: bytes = b"1") -> Answer:
@@ -184,9 +185,24 @@ async def test_without_redis_the_shelf_remains_and_nobody_waits() -> None:
 
 
 async def test_a_read_that_is_not_wanted_any_more_calls_nobody(cabinet: Cabinet) -> None:
+    """Whenever the cancellation comes: the client of Redis swallows some."""
     found: list[Answer | None] = []
-    task = cabinet.fetch("f:a", 60.0, 1.0, found.append)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert found == []
+    for num_turns in [*range(12)] * 2:
+        lookup = cabinet.fetch("f:a", 60.0, 1.0, found.append)
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        heard = len(found)
+        lookup.cancel()
+        await asyncio.gather(lookup.task, return_exceptions=True)
+        assert len(found) == heard
     assert await fetched(cabinet, "f:a") is None, "the next one works"
+
+
+async def test_a_read_ends_in_time_whatever_redis_does() -> None:
+    """Here it lets clients connect and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"redis://127.0.0.1:{mute.getsockname()[1]}/0"
+        cabinet = Cabinet(connect_async(url), ROOMY, Shelf(100, 1 << 20), 1000)
+        assert await fetched(cabinet, "f:a") is None
+        assert not cabinet.can_fetch
+        await cabinet.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -439,3 +440,36 @@ def test_every_ask_is_noted_once_with_what_became_of_it(gateway: Gateway, name: 
         ("value", 200, False, True, 1),
         ("wrong", 422, False, False, 1),
     ]
+
+
+def test_in_a_storm_every_ask_is_answered_once_and_noted_once(gateway: Gateway, name: str) -> None:
+    """Identical and other asks, good ones and bad ones, short deadlines and callers who leave, all at once."""
+    served(gateway, name, cache=Cache(ttl_s=0.05), fallback=Fallback(cached=Cached(max_stale_s=0.2), value="tea"))
+    bodies = [{"sleep_s": 0.02}, {"sleep_s": 0.05}, {"fail": "no"}, {"x": [1]}, {"fail": "no", "status": 422}]
+    draw = random.Random(7)  # a fixed order of the same calls
+    plan = [
+        (number, draw.choice(bodies), draw.choice(["20", "60", "5000"]), draw.random() < 0.1) for number in range(400)
+    ]
+
+    def ask(call: tuple[int, dict[str, Any], str, bool]) -> int:
+        number, body, timeout_ms, leaves = call
+        if leaves:
+            with gateway.connect() as connection:
+                head = b"x-request-id: s%d\r\nsamovar-timeout-ms: %s\r\n" % (number, timeout_ms.encode())
+                connection.sendall(gateway.raw(name, json.dumps(body).encode(), head))
+            return 0
+        return gateway.invoke(name, body, x_request_id=f"s{number}", samovar_timeout_ms=timeout_ms).status_code
+
+    with ThreadPoolExecutor(24) as pool:
+        answered = [*pool.map(ask, plan)]
+    assert {status for status in answered if status} <= {200, 422}, "whatever failed, the value stood in"
+
+    def noted() -> list[str]:
+        query = {"limit": 1000}
+        records = gateway.client.get(f"/v1/functions/{name}/requests", params=query).json()["records"]
+        return sorted(record["request_id"] for record in records if record["request_id"].startswith("s"))
+
+    expected = sorted(f"s{number}" for number, *_ in plan)
+    wait_until(lambda: len(noted()) >= len(expected))
+    assert noted() == expected
+    wait_until(lambda: counted(gateway, "samovar_running", name) == counted(gateway, "samovar_queued", name) == 0)
