@@ -24,6 +24,7 @@ from samovar_dispatch.answer_key import input_digest
 from samovar_dispatch.fallbacks import Scope
 from samovar_dispatch.shelf import OVERHEAD_BYTES, Shelf
 from samovar_storage.answers import Answer, Caps, Keeping, read_answer, write_answers
+from samovar_storage.ending import end_tasks
 
 log = logging.getLogger(__name__)
 
@@ -169,9 +170,7 @@ class Cabinet:
 
     async def close(self) -> None:
         """End every read under way, and the connections to Redis."""
-        for task in self._reads:
-            task.cancel()
-        await asyncio.gather(*self._reads, return_exceptions=True)
+        await end_tasks(self._reads)
         await self._redis.aclose()
 
     async def _read(self, key: str, max_age_s: float) -> Answer | None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from samovar.lifecycle import State
 from samovar_dispatch.connection import InstanceConnection
 from samovar_dispatch.dispatcher import Dispatcher
+from samovar_storage.ending import end_tasks
 from samovar_storage.records import InstanceRecord
 
 log = logging.getLogger(__name__)
@@ -69,10 +70,7 @@ class Membership:
 
     async def close(self) -> None:
         """End every connection."""
-        links = [*self._links.values()]
-        for link in links:
-            link.cancel()
-        await asyncio.gather(*links, return_exceptions=True)
+        await end_tasks(self._links.values())
 
     def _link(self, record: InstanceRecord) -> None:
         if record.instance_id not in self._links and record.ref in self._dispatcher.versions:

@@ -37,6 +37,7 @@ from samovar_gateway.state import GatewayState
 from samovar_gateway.streaming import HalfSentFilter
 from samovar_gateway.sweep import Sweeper
 from samovar_storage.answers import Caps
+from samovar_storage.ending import end_tasks
 from samovar_storage.live import connect_async, connect_sync
 from samovar_storage.objects import ObjectStore
 from samovar_storage.registry import Registry
@@ -152,9 +153,7 @@ class Gateway:
     async def _close(self, server: Server, serving: asyncio.Task[None], parts: list[asyncio.Future[None]]) -> None:
         server.should_exit = True
         await asyncio.wait({serving})
-        for part in parts:
-            part.cancel()
-        await asyncio.gather(*parts, return_exceptions=True)
+        await end_tasks(parts)
         await self.state.cabinet.close()
         await self.state.membership.close()
         self._admin.close()

@@ -40,6 +40,7 @@ from samovar_pool.signals import Signals
 from samovar_pool.versions import Catalogue
 from samovar_storage import live
 from samovar_storage.cache import NodeCache
+from samovar_storage.ending import end_tasks
 from samovar_storage.objects import ObjectStore
 from samovar_storage.registry import Registry
 
@@ -175,9 +176,7 @@ class Node:
             await self.manager.logs.round()
         await self._recorder.drain(LAST_WRITES_S)
         await self._lease.release()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         await self._redis.aclose()
         self._redis_sync.close()
         self._store.close()

@@ -34,6 +34,7 @@ from samovar_pool.model import BASE_ENVIRONMENT, CPU, InstanceView, Role
 from samovar_pool.prepare import Prepared, Preparer, boot_error
 from samovar_pool.topology import CpuPlan
 from samovar_pool.versions import Version
+from samovar_storage.ending import end_tasks
 
 logger = logging.getLogger("samovar.pool")
 
@@ -472,10 +473,7 @@ class LocalBackend:
         await self._cancel_tasks()
 
     async def _cancel_tasks(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
 
 def num_threads(version: Version) -> int:
