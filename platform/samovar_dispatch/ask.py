@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from samovar_dispatch.call import Call, Outcome, Version
     from samovar_dispatch.functions import FunctionEntry
-    from samovar_dispatch.gcra import Rate
+    from samovar_dispatch.rates.gcra import Rate
 
 HIGH, NORMAL, LOW, BACKGROUND = range(4)
 PRIORITIES = {b"high": HIGH, b"normal": NORMAL, b"low": LOW}

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from samovar.errors import Cancelled, SamovarError
 from samovar.spec import Manifest, concurrency
 from samovar.wire import Result
+from samovar_dispatch.answers.fallbacks import recipe_of
 from samovar_dispatch.ask import Ask
-from samovar_dispatch.breaker import Breaker
-from samovar_dispatch.concurrency import is_adaptive
-from samovar_dispatch.fallbacks import recipe_of
-from samovar_dispatch.hedging import hedging_of
-from samovar_dispatch.pace import Boots, Pace
-from samovar_dispatch.queue import Backlog, CallQueue
-from samovar_dispatch.retry_budget import RETRY_FLOOR_PER_S, RETRY_SHARE, Budget
-from samovar_dispatch.shedding import Backup
+from samovar_dispatch.health.breaker import Breaker
+from samovar_dispatch.retries.hedging import hedging_of
+from samovar_dispatch.retries.retry_budget import RETRY_FLOOR_PER_S, RETRY_SHARE, Budget
 from samovar_dispatch.slots import Seat, SeatTable
 from samovar_dispatch.stats import VersionStats
+from samovar_dispatch.waiting.concurrency import is_adaptive
+from samovar_dispatch.waiting.pace import Boots, Pace
+from samovar_dispatch.waiting.queue import Backlog, CallQueue
+from samovar_dispatch.waiting.shedding import Backup
 from samovar_storage.records import BootFailure
 
 if TYPE_CHECKING:

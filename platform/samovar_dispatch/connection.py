@@ -18,9 +18,9 @@ from samovar import wire
 from samovar.errors import ProtocolError
 from samovar.lifecycle import State
 from samovar_dispatch.call import Call
-from samovar_dispatch.concurrency import GradientLimit
-from samovar_dispatch.outliers import Health
+from samovar_dispatch.health.outliers import Health
 from samovar_dispatch.slots import Seat
+from samovar_dispatch.waiting.concurrency import GradientLimit
 from samovar_storage.records import InstanceRecord
 
 log = logging.getLogger(__name__)

@@ -26,12 +26,12 @@ from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Call, Outcome, Owner, Version
 from samovar_dispatch.connection import InstanceConnection
 from samovar_dispatch.deadlines import DeadlineWheel
-from samovar_dispatch.ejections import Ejections
-from samovar_dispatch.guard import Guard, boot_error
+from samovar_dispatch.health.ejections import Ejections
+from samovar_dispatch.health.guard import Guard, boot_error
 from samovar_dispatch.recall import Recall
 from samovar_dispatch.reception import Reception
 from samovar_dispatch.slots import Seat
-from samovar_dispatch.waiting_room import WaitingRoom
+from samovar_dispatch.waiting.waiting_room import WaitingRoom
 from samovar_storage.records import BootFailure, InstanceRecord
 
 

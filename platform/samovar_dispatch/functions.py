@@ -12,7 +12,7 @@ from samovar.spec import Route
 from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Version
 from samovar_dispatch.dispatcher import Dispatcher
-from samovar_dispatch.rate_limits import function_rates
+from samovar_dispatch.rates.rate_limits import function_rates
 from samovar_dispatch.routing import Plan, choose, moved_share, place, plan_of, settled
 from samovar_storage.records import FunctionRecord
 

@@ -19,12 +19,12 @@ from samovar.errors import SamovarError
 from samovar_dispatch.ask import Ask, Handle
 from samovar_dispatch.call import Call, Outcome, Owner, Version
 from samovar_dispatch.dispatcher import Dispatcher
-from samovar_dispatch.hedge import Hedge
-from samovar_dispatch.rate_limits import RateLimits
+from samovar_dispatch.rates.rate_limits import RateLimits
+from samovar_dispatch.retries.hedge import Hedge
 from samovar_dispatch.shadow import Shadow
 
 if TYPE_CHECKING:
-    from samovar_dispatch.errand import Errands
+    from samovar_dispatch.answers.errand import Errands
 
 Note = Callable[[Ask, Call | None, Outcome, str], object]
 

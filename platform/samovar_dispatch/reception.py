@@ -21,13 +21,13 @@ from samovar import wire
 from samovar.errors import InstanceLost, rebuild
 from samovar_dispatch.ask import RETRIED
 from samovar_dispatch.call import Call, Version
-from samovar_dispatch.concurrency import GradientLimit
 from samovar_dispatch.connection import InstanceConnection
 from samovar_dispatch.recall import CANCELLED
 from samovar_dispatch.requestlog.copies import copy_for
-from samovar_dispatch.retry import Verdict, after_loss, may_have_started
+from samovar_dispatch.retries.retry import Verdict, after_loss, may_have_started
 from samovar_dispatch.slots import prefetch_allowance, smoothed
 from samovar_dispatch.stream import ChunkStream
+from samovar_dispatch.waiting.concurrency import GradientLimit
 
 if TYPE_CHECKING:
     from samovar_dispatch.dispatcher import Dispatcher

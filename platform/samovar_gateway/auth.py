@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from samovar.errors import DeployRefused, Forbidden, FunctionNotFound, Unauthenticated, Unavailable
 from samovar_dispatch.ask import HIGH, PRIORITIES
-from samovar_dispatch.gcra import Rate, rate_of
+from samovar_dispatch.rates.gcra import Rate, rate_of
 from samovar_storage.records import ApiKeyRecord
 
 log = logging.getLogger(__name__)

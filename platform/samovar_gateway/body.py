@@ -8,7 +8,7 @@ from typing import Any
 from litestar.types import Receive
 
 from samovar.errors import BodyTooLarge, Cancelled, ClientTooSlow
-from samovar_dispatch.queue import Backlog
+from samovar_dispatch.waiting.queue import Backlog
 from samovar_gateway.sweep import Sweeper
 
 MAX_DISCARDED_BYTES = 8 << 20

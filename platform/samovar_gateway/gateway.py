@@ -9,16 +9,16 @@ import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from samovar_dispatch.breakers import Breakers
-from samovar_dispatch.cabinet import Cabinet
+from samovar_dispatch.answers.cabinet import Cabinet
+from samovar_dispatch.answers.errand import Errands
+from samovar_dispatch.answers.shelf import Shelf
 from samovar_dispatch.demand import DemandWriter
 from samovar_dispatch.dispatcher import Dispatcher
-from samovar_dispatch.errand import Errands
 from samovar_dispatch.functions import FunctionTable
+from samovar_dispatch.health.breakers import Breakers
 from samovar_dispatch.journey import Journey
 from samovar_dispatch.membership import Membership
 from samovar_dispatch.mirror import Mirror
-from samovar_dispatch.shelf import Shelf
 from samovar_gateway.admin import Admin
 from samovar_gateway.admin.audit import write_audit
 from samovar_gateway.admission import Admission

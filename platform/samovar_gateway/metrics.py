@@ -13,8 +13,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from samovar_dispatch.answers.cabinet import Cabinet
 from samovar_dispatch.ask import PRIORITY_NAMES
-from samovar_dispatch.cabinet import Cabinet
 from samovar_dispatch.call import Version
 from samovar_dispatch.stats import LATENCY_BOUNDS_S
 from samovar_gateway.requests_log import RequestsCollector

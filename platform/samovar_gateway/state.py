@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from redis.asyncio import Redis
 
-from samovar_dispatch.cabinet import Cabinet
+from samovar_dispatch.answers.cabinet import Cabinet
 from samovar_dispatch.dispatcher import Dispatcher
 from samovar_dispatch.functions import FunctionTable
 from samovar_dispatch.journey import Journey

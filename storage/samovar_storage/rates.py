@@ -20,7 +20,7 @@ MAX_BATCH = 500
 # KEYS: one per limit: string, the limit's TAT in unix seconds by the server's clock; gone once that lies in the past.
 # ARGV: four per limit: rate (calls a second), burst, charge (calls made; negative: lease given back), want (calls).
 # Returns two per limit: granted (calls), backlog (seconds by which its TAT is ahead of now).
-# The same as samovar_dispatch/gcra.py `lease`; tests/contract/test_storage_rates.py runs one table through both.
+# The same as samovar_dispatch/rates/gcra.py `lease`; tests/contract/test_storage_rates.py runs one table through both.
 LEASE = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1e6

@@ -11,8 +11,8 @@ import pytest
 import redis.asyncio as redis_async
 
 from samovar.errors import RateLimited
-from samovar_dispatch.gcra import Rate
-from samovar_dispatch.rate_limits import FunctionRates, RateLimits
+from samovar_dispatch.rates.gcra import Rate
+from samovar_dispatch.rates.rate_limits import FunctionRates, RateLimits
 from samovar_storage import keys, live
 from support.waiting import wait_until_async
 

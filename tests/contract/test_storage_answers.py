@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from samovar_dispatch.cabinet import MAX_WAITING, Cabinet
-from samovar_dispatch.fallbacks import Scope
-from samovar_dispatch.shelf import Shelf
+from samovar_dispatch.answers.cabinet import MAX_WAITING, Cabinet
+from samovar_dispatch.answers.fallbacks import Scope
+from samovar_dispatch.answers.shelf import Shelf
 from samovar_storage import keys
 from samovar_storage.answers import Answer, Caps, Keeping, forget_answers, read_answer, write_answers
 from samovar_storage.live import connect_async

@@ -9,7 +9,7 @@ import redis as redis_sync
 import redis.asyncio as redis_async
 
 from samovar.errors import StoreUnavailable
-from samovar_dispatch import gcra
+from samovar_dispatch.rates import gcra
 from samovar_storage import keys, live
 from samovar_storage.rates import LeaseRequest, lease, num_gateways
 from support.lease_cases import CASES, Case

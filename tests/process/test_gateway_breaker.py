@@ -15,7 +15,7 @@ import pytest
 
 from samovar.policies import Breaker
 from samovar.spec import Limits
-from samovar_dispatch.breaker import SIDE_BY_SIDE_S
+from samovar_dispatch.health.breaker import SIDE_BY_SIDE_S
 from samovar_storage import keys
 from samovar_storage.embedded import EmbeddedValkey
 from samovar_storage.objects import ObjectStore

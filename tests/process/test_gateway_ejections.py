@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from samovar.policies import Breaker
-from samovar_dispatch.outliers import MAX_FAILED_CHECKS, MAX_IN_A_ROW
+from samovar_dispatch.health.outliers import MAX_FAILED_CHECKS, MAX_IN_A_ROW
 from samovar_storage import keys
 from samovar_storage.objects import ObjectStore
 from support.folders import short_folder

@@ -14,7 +14,7 @@ from samovar.errors import SamovarError, Shed
 from samovar_dispatch.ask import NORMAL, Ask
 from samovar_dispatch.call import Call, Version
 from samovar_dispatch.slots import Seat
-from samovar_dispatch.waiting_room import WaitingRoom
+from samovar_dispatch.waiting.waiting_room import WaitingRoom
 from support.gateway import manifest
 
 Draw = Callable[[random.Random], float]

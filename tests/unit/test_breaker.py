@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.policies import Breaker as Policy
-from samovar_dispatch.breaker import (
+from samovar_dispatch.health.breaker import (
     CRASH_LOOP,
     CRASH_MEMORY_S,
     ERROR_RATE,
@@ -19,7 +19,7 @@ from samovar_dispatch.breaker import (
     Breaker,
     State,
 )
-from samovar_dispatch.window import FAILED, SLOW, Window
+from samovar_dispatch.health.window import FAILED, SLOW, Window
 
 POLICY = Policy(min_calls=4, window_calls=8, open_s=2.0, max_open_s=8.0, probes=2)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar_dispatch.answer_key import MAX_CANONICAL_BYTES, canonical, input_digest, parse_path, select
+from samovar_dispatch.answers.answer_key import MAX_CANONICAL_BYTES, canonical, input_digest, parse_path, select
 
 JSON = "application/json"
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

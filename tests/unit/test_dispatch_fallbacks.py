@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from samovar import errors
 from samovar.policies import Cache, Cached, Fallback
-from samovar_dispatch import fallbacks
-from samovar_dispatch.fallbacks import falls_back, is_shared, recipe_of, reserve_s
-from samovar_dispatch.shelf import OVERHEAD_BYTES, Shelf
-from samovar_dispatch.single_flight import Flights
+from samovar_dispatch.answers import fallbacks
+from samovar_dispatch.answers.fallbacks import falls_back, is_shared, recipe_of, reserve_s
+from samovar_dispatch.answers.shelf import OVERHEAD_BYTES, Shelf
+from samovar_dispatch.answers.single_flight import Flights
 from samovar_storage.answers import Answer
 from support.gateway import manifest
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from samovar_dispatch.ask import BACKGROUND, HIGH, LOW, NORMAL
-from samovar_dispatch.shedding import INTERVAL_TARGETS, MIN_TARGET_S
+from samovar_dispatch.waiting.shedding import INTERVAL_TARGETS, MIN_TARGET_S
 from support.queueing import Draw, Simulation, Tally
 
 SERVICE_S = 0.02

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from samovar.errors import ConcurrencyLimited, LowPriority, Shed, WouldBeLate
 from samovar.lifecycle import State
 from samovar_dispatch.ask import BACKGROUND, HIGH, LOW, NORMAL
-from samovar_dispatch.concurrency import PROBE_EVERY, GradientLimit
-from samovar_dispatch.pace import FRESH_S, NUM_BOOTS, Arrival, Boots, Pace, wait_s
-from samovar_dispatch.shedding import INTERVAL_TARGETS, Backup, Outlook, target_s
+from samovar_dispatch.waiting.concurrency import PROBE_EVERY, GradientLimit
+from samovar_dispatch.waiting.pace import FRESH_S, NUM_BOOTS, Arrival, Boots, Pace, wait_s
+from samovar_dispatch.waiting.shedding import INTERVAL_TARGETS, Backup, Outlook, target_s
 
 NOW_S = 50.0
 

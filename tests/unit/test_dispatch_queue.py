@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from samovar.errors import QueueFull
 from samovar_dispatch.deadlines import TICK_S, DeadlineWheel
-from samovar_dispatch.queue import Backlog, CallQueue, retry_after_s
+from samovar_dispatch.waiting.queue import Backlog, CallQueue, retry_after_s
 
 
 @dataclass(eq=False)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from samovar.errors import DeployRefused, RateLimited
 from samovar.spec import Limits
-from samovar_dispatch import rate_limits
-from samovar_dispatch.gcra import Rate, available, conforms, lease, rate_of, spend, wait_s
-from samovar_dispatch.rate_budget import CALM_TICK_S, TICK_S, Budget
-from samovar_dispatch.rate_limits import MIN_GAP_S, FunctionRates, RateLimits, function_rates
+from samovar_dispatch.rates import rate_limits
+from samovar_dispatch.rates.gcra import Rate, available, conforms, lease, rate_of, spend, wait_s
+from samovar_dispatch.rates.rate_budget import CALM_TICK_S, TICK_S, Budget
+from samovar_dispatch.rates.rate_limits import MIN_GAP_S, FunctionRates, RateLimits, function_rates
 from support.lease_cases import CASES, Case
 
 

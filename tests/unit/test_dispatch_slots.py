@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from samovar_dispatch.retry import Verdict, after_loss, may_have_started
+from samovar_dispatch.retries.retry import Verdict, after_loss, may_have_started
 from samovar_dispatch.slots import MAX_PREFETCH, Seat, SeatTable, prefetch_allowance, smoothed
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar_dispatch.hedging import MAX_SAMPLES, MIN_SAMPLES, Hedging, Percentile, hedging_of
+from samovar_dispatch.retries.hedging import MAX_SAMPLES, MIN_SAMPLES, Hedging, Percentile, hedging_of
 from samovar_dispatch.slots import Seat, SeatTable
 from support.gateway import manifest
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar_dispatch.outliers import (
+from samovar_dispatch.health.outliers import (
     LONGEST_S,
     MAX_IN_A_ROW,
     MIN_CALLS,

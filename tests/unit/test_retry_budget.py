@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar_dispatch.retry import Verdict, after_loss
-from samovar_dispatch.retry_budget import HEDGE_SHARE, WINDOW_S, Budget
+from samovar_dispatch.retries.retry import Verdict, after_loss
+from samovar_dispatch.retries.retry_budget import HEDGE_SHARE, WINDOW_S, Budget
 
 
 def spent(budget: Budget, tries: int, now_s: float) -> int:

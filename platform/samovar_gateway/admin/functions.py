@@ -12,7 +12,7 @@ from litestar import Controller, Response, delete, get, post
 from samovar.errors import InvalidInput
 from samovar.spec import Manifest, Route, Scaling, version_ref
 from samovar.values import Struct
-from samovar_dispatch.guard import BreakerView
+from samovar_dispatch.health.guard import BreakerView
 from samovar_gateway.admin.manifests import warnings_of
 from samovar_gateway.admin.openapi import document
 from samovar_gateway.admin.requests import (

@@ -16,7 +16,7 @@ from litestar import Controller, get, post
 from samovar.errors import InvalidInput
 from samovar.spec import Route, version_ref
 from samovar.values import Struct
-from samovar_dispatch.guard import BreakerView
+from samovar_dispatch.health.guard import BreakerView
 from samovar_gateway.admin.requests import (
     AnyRequest,
     authenticate,

@@ -14,7 +14,7 @@ import msgspec
 from samovar.errors import FunctionNotFound, InvalidInput
 from samovar.spec import Manifest, Route, Scaling
 from samovar_dispatch.functions import near_names, unknown_function
-from samovar_dispatch.guard import BreakerView
+from samovar_dispatch.health.guard import BreakerView
 from samovar_gateway.admin.manifests import blobs_of, check_manifest
 from samovar_gateway.admin.requests import AnyRequest, invalid
 from samovar_gateway.admin.workers import Workers

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from samovar.errors import DeadlineExceeded, LowPriority, QueueLate, SamovarError, Shed, WouldBeLate
-from samovar_dispatch.queue import Backlog, retry_after_s
-from samovar_dispatch.shedding import Outlook, target_s
+from samovar_dispatch.waiting.queue import Backlog, retry_after_s
+from samovar_dispatch.waiting.shedding import Outlook, target_s
 
 if TYPE_CHECKING:
     from samovar_dispatch.call import Call, Version

@@ -23,8 +23,8 @@ from redis.asyncio import Redis
 
 from samovar.errors import RateLimited, SamovarError
 from samovar.spec import Limits
-from samovar_dispatch.gcra import Rate, rate_of
-from samovar_dispatch.rate_budget import CALM_TICK_S, TICK_S, Budget, Report
+from samovar_dispatch.rates.gcra import Rate, rate_of
+from samovar_dispatch.rates.rate_budget import CALM_TICK_S, TICK_S, Budget, Report
 from samovar_storage import rates
 from samovar_storage.rates import LeaseReply, LeaseRequest
 

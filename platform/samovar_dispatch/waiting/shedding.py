@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from math import sqrt
 
 from samovar.errors import ConcurrencyLimited, LowPriority, Shed, WouldBeLate
-from samovar_dispatch.pace import Arrival, Pace, wait_s
-from samovar_dispatch.queue import retry_after_s
+from samovar_dispatch.waiting.pace import Arrival, Pace, wait_s
+from samovar_dispatch.waiting.queue import retry_after_s
 
 WAIT_MARGIN = 1.25  # what machines pause now and then; a queue that never runs dry loses nothing by it
 DOUBT_MARGIN = 0.2  # the more run times differ, the less sure is their mean, and where many ask, each dip of it is used

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 from samovar.errors import BreakerOpen, DeadlineExceeded, InstanceLost, SamovarError, rebuild
 from samovar.values import Struct
-from samovar_dispatch.breaker import LOAD_FAILED, State
 from samovar_dispatch.call import Call, Outcome, Version
-from samovar_dispatch.window import FAILED, SLOW
+from samovar_dispatch.health.breaker import LOAD_FAILED, State
+from samovar_dispatch.health.window import FAILED, SLOW
 from samovar_storage.records import BootFailure
 
 if TYPE_CHECKING:

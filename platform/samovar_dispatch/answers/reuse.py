@@ -15,13 +15,13 @@ import time
 from typing import TYPE_CHECKING
 
 from samovar.errors import Cancelled, DeadlineExceeded, QueueFull, SamovarError
-from samovar_dispatch import fallbacks
-from samovar_dispatch.cabinet import MAX_INPUT_BYTES, Lookup
-from samovar_dispatch.fallbacks import Scope
+from samovar_dispatch.answers import fallbacks
+from samovar_dispatch.answers.cabinet import MAX_INPUT_BYTES, Lookup
+from samovar_dispatch.answers.fallbacks import Scope
 from samovar_storage.answers import Answer
 
 if TYPE_CHECKING:
-    from samovar_dispatch.errand import Errand
+    from samovar_dispatch.answers.errand import Errand
 
 
 class Reuse:

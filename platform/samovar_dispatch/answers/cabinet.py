@@ -20,9 +20,9 @@ import msgspec
 from redis.asyncio import Redis
 
 from samovar.errors import SamovarError
-from samovar_dispatch.answer_key import input_digest
-from samovar_dispatch.fallbacks import Scope
-from samovar_dispatch.shelf import OVERHEAD_BYTES, Shelf
+from samovar_dispatch.answers.answer_key import input_digest
+from samovar_dispatch.answers.fallbacks import Scope
+from samovar_dispatch.answers.shelf import OVERHEAD_BYTES, Shelf
 from samovar_storage.answers import Answer, Caps, Keeping, read_answer, write_answers
 from samovar_storage.ending import end_tasks
 

@@ -28,7 +28,7 @@ from enum import IntEnum
 from typing import Literal
 
 from samovar.policies import Breaker as Policy
-from samovar_dispatch.window import FAILED, Window
+from samovar_dispatch.health.window import FAILED, Window
 
 JITTER = 0.2
 CRASHES_TO_OPEN = 3  # in a row, without an answer in between

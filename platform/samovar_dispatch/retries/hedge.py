@@ -21,7 +21,7 @@ from samovar.errors import Cancelled, SamovarError
 from samovar.wire import Result
 from samovar_dispatch.ask import HEDGED, Ask
 from samovar_dispatch.call import Call, Outcome, Owner, Version
-from samovar_dispatch.hedging import Hedging
+from samovar_dispatch.retries.hedging import Hedging
 
 if TYPE_CHECKING:
     from samovar_dispatch.dispatcher import Dispatcher

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from samovar_dispatch.gcra import AHEAD_S, Rate, available, spend, wait_s
+from samovar_dispatch.rates.gcra import AHEAD_S, Rate, available, spend, wait_s
 
 TICK_S = 0.05
 CALM_TICK_S = 0.2  # while no limit is near

@@ -13,7 +13,7 @@ This module does not know calls, instances or clocks.
 from __future__ import annotations
 
 from samovar.spec import Manifest
-from samovar_dispatch.retry_budget import HEDGE_SHARE, Budget
+from samovar_dispatch.retries.retry_budget import HEDGE_SHARE, Budget
 
 MIN_SAMPLES = 100
 MAX_SAMPLES = 500  # the newest so many are looked at

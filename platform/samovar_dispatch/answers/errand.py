@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Protocol
 from samovar.errors import Cancelled, ProtocolError, SamovarError
 from samovar.spec import stand_in
 from samovar.wire import Result
-from samovar_dispatch import fallbacks
+from samovar_dispatch.answers import fallbacks
+from samovar_dispatch.answers.cabinet import MAX_INPUT_BYTES, Cabinet, Lookup
+from samovar_dispatch.answers.fallbacks import Header, Link, Recipe
+from samovar_dispatch.answers.reuse import Reuse
+from samovar_dispatch.answers.single_flight import Flights
 from samovar_dispatch.ask import CACHED, FALLBACK, Ask, Handle
-from samovar_dispatch.cabinet import MAX_INPUT_BYTES, Cabinet, Lookup
 from samovar_dispatch.call import Call, Outcome, Owner, Version
-from samovar_dispatch.fallbacks import Header, Link, Recipe
-from samovar_dispatch.reuse import Reuse
-from samovar_dispatch.single_flight import Flights
 from samovar_dispatch.stream import ChunkStream
 from samovar_storage.answers import Answer
 

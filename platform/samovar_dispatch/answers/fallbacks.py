@@ -29,7 +29,7 @@ from samovar.errors import (
 )
 from samovar.policies import Cache, Cached
 from samovar.spec import Manifest
-from samovar_dispatch.answer_key import Path, parse_path
+from samovar_dispatch.answers.answer_key import Path, parse_path
 
 Link = Literal["cached", "version", "function", "value"]
 Header = tuple[bytes, bytes]

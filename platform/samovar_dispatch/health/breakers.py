@@ -24,11 +24,11 @@ import msgspec
 from redis.asyncio import Redis
 
 from samovar.errors import SamovarError
-from samovar_dispatch.breaker import PROBE_LEASE_S, State
 from samovar_dispatch.call import Version
 from samovar_dispatch.connection import InstanceConnection
 from samovar_dispatch.dispatcher import Dispatcher
 from samovar_dispatch.functions import FunctionTable
+from samovar_dispatch.health.breaker import PROBE_LEASE_S, State
 from samovar_storage import breakers, keys
 from samovar_storage.breakers import BreakerNews, Unwell
 from samovar_storage.records import loads

@@ -17,7 +17,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from samovar_dispatch.outliers import INTERVAL_S, MAX_FAILED_CHECKS, MAX_IN_A_ROW, left_alone_s, may_eject, outliers
+from samovar_dispatch.health.outliers import (
+    INTERVAL_S,
+    MAX_FAILED_CHECKS,
+    MAX_IN_A_ROW,
+    left_alone_s,
+    may_eject,
+    outliers,
+)
 
 if TYPE_CHECKING:
     from samovar_dispatch.call import Version

@@ -1,0 +1,1 @@
+"""Answers that no call of this ask gave: kept ones, other versions, functions and values."""

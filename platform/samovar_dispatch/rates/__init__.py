@@ -1,0 +1,1 @@
+"""Rate limits: the arithmetic, one gateway's part in a limit, and who is told."""

@@ -1,0 +1,1 @@
+"""Second tries: after a loss, and beside a call that runs long."""

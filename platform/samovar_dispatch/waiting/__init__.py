@@ -1,0 +1,1 @@
+"""Where calls wait for a slot: order, predicted wait, whom to refuse."""
