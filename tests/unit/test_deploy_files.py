@@ -162,7 +162,8 @@ def test_systemd_accepts_the_units(path: Path, tmp_path: Path) -> None:
     text = path.read_text().replace("/opt/samovar/bin/python", shutil.which("python3") or "/bin/sh")
     here.write_text(text.replace("User=samovar", "User=daemon").replace("Group=samovar", "Group=daemon"))
     done = subprocess.run([analyze, "verify", "--man=no", str(here)], capture_output=True, text=True, check=False)
-    ours = [line for line in done.stderr.splitlines() if path.name in line]
+    # systemd below 254 does not know the key and says that it goes on without it
+    ours = [line for line in done.stderr.splitlines() if path.name in line and "DelegateSubgroup" not in line]
     assert done.returncode == 0 and not ours, done.stderr
 
 
