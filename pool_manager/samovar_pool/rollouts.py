@@ -86,8 +86,8 @@ class Rollouts:
         await self._gather(route, watch, int(now_s) - LAG_S)
         ref = version_ref(route.name, canary.version)
         ready = self._ready(route.name)
-        num_failures = 0 if canary.version in ready else await self._num_boot_failures(ref)
-        verdict = judge(watch.evidence, now_s - canary.started_at_s, canary.bake_s, num_failures)
+        num_failures, why = (0, "") if canary.version in ready else await self._boot_failures(ref)
+        verdict = judge(watch.evidence, now_s - canary.started_at_s, canary.bake_s, num_failures, why)
         report = TrialReport(
             ref=ref, at_s=now_s, action=verdict.action, rule=verdict.rule, reason=verdict.reason, inputs=verdict.inputs
         )
@@ -120,10 +120,10 @@ class Rollouts:
         ready = (i.ref for i in self._backend.instances.values() if i.state is State.READY and i.role == "instance")
         return {version for found, version in map(parse_ref, filter(None, ready)) if found == name}
 
-    async def _num_boot_failures(self, ref: str) -> int:
-        """Return the boots in a row that failed by the version's own fault."""
+    async def _boot_failures(self, ref: str) -> tuple[int, str]:
+        """Return the boots in a row that failed by the version's own fault, and why the last of them did."""
         failure = await live.boot_failure(self._redis, ref)
-        return failure.num_failures if failure is not None and failure.status < 503 else 0
+        return (failure.num_failures, failure.detail) if failure is not None and failure.status < 503 else (0, "")
 
     async def _carry_out(self, name: str, canary: Canary, verdict: Verdict, ready: set[int]) -> None:
         """Make the one conditional write, if the canary is still the one that was judged; keep the decision."""

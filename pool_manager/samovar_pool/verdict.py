@@ -47,6 +47,7 @@ MARGIN_S = 0.001
 MIN_CALLS = 100  # of the canary, before it may be promoted
 DOUBT = math.log(20.0)  # evidence above this delays a promotion
 MIN_BOOT_FAILURES = 2
+MAX_REASON = 200  # characters of a boot's error that a verdict repeats
 MEMORY = 0.9  # of the histogram that thresholds come from, per second
 MIN_PAST = 50.0  # calls in it, before there are thresholds
 
@@ -122,16 +123,19 @@ def weigh(evidence: Evidence, canary: Side, stable: Side) -> Evidence:
     return Evidence(errors, latency, evidence.canary + canary, evidence.stable + stable, past)
 
 
-def judge(evidence: Evidence, age_s: float, bake_s: float, num_boot_failures: int = 0) -> Verdict:
+def judge(
+    evidence: Evidence, age_s: float, bake_s: float, num_boot_failures: int = 0, boot_failure: str = ""
+) -> Verdict:
     """Return what becomes of the canary.
 
     Args:
         age_s: since it is on trial, seconds. bake_s: how long it has to hold.
-        num_boot_failures: boots in a row that failed, of a canary without a ready instance.
+        num_boot_failures: boots in a row that failed, of a canary without a ready instance; boot_failure: why the last.
     """
     inputs = _inputs(evidence, age_s)
     if num_boot_failures >= MIN_BOOT_FAILURES:
-        return Verdict("rollback", "boot", f"it does not come up: {num_boot_failures} boots failed in a row", inputs)
+        reason = f"it does not come up: {num_boot_failures} boots failed in a row: {boot_failure[:MAX_REASON]}"
+        return Verdict("rollback", "boot", reason.removesuffix(": "), inputs)
     if evidence.log_errors >= -math.log(ALPHA_ERRORS):
         rates = f"{_rate(evidence.canary):.2%} of its calls fail, {_rate(evidence.stable):.2%} of the stable version's"
         return Verdict("rollback", "errors", f"{rates} (e-value {_power(evidence.log_errors)})", inputs)

@@ -94,7 +94,8 @@ def test_a_wholly_broken_canary_goes_in_seconds() -> None:
     found = rolled_back_s(World(1), errors=(1.0, 0.0))
     assert found is not None and found <= 4
     evidence = weigh(Evidence(), *World(1).second((1.0, 0.0), 1.0))
-    assert judge(evidence, 1.0, BAKE_S, num_boot_failures=2).rule == "boot"
+    unbootable = judge(evidence, 1.0, BAKE_S, num_boot_failures=2, boot_failure="OSError: no such model")
+    assert unbootable.rule == "boot" and unbootable.reason.endswith("2 boots failed in a row: OSError: no such model")
 
 
 def test_promotion_needs_time_calls_and_no_doubt() -> None:
