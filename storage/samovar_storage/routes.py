@@ -45,11 +45,14 @@ Command = Callable[[Route, Author], Route]
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """How a version is tried out. percent: 1..99 of calls. auto, bake_s: as in `Canary`. sticky: None keeps it."""
+    """How a version is tried out. percent: 1..99 of calls. auto, bake_s: as in `Canary`; sticky: as in `Route`.
+
+    None keeps what there is: of auto and bake_s if the version is on trial already, else `Canary`'s defaults hold.
+    """
 
     percent: int
-    auto: bool = False
-    bake_s: float = 600.0
+    auto: bool | None = None
+    bake_s: float | None = None
     sticky: str | None = None
 
 
@@ -85,13 +88,18 @@ def canaried(old: Route, version: int | None, trial: Trial, author: Author) -> R
     version = version or (old.canary.version if old.canary else old.latest)
     if not 1 <= trial.percent <= 99:
         raise InvalidInput("a canary's percent is 1 to 99", path="$.percent")
-    if not trial.bake_s > 0:
+    if trial.bake_s is not None and not trial.bake_s > 0:
         raise InvalidInput("bake_s must be above 0", path="$.bake_s")
     _refuse_rejected(old, version)
     if old.shares.get(str(version)):
         raise Conflict(f"version {version} of {old.name} has stable traffic already: nothing to try out")
+    kept = old.canary if old.canary and old.canary.version == version else Canary(version=version, percent=0)
     canary = Canary(
-        version=version, percent=trial.percent, auto=trial.auto, bake_s=trial.bake_s, started_at_s=author.at_s
+        version=version,
+        percent=trial.percent,
+        auto=kept.auto if trial.auto is None else trial.auto,
+        bake_s=trial.bake_s or kept.bake_s,
+        started_at_s=author.at_s,
     )
     sticky = old.sticky if trial.sticky is None else check_sticky(trial.sticky)
     what = f"version {version} at {trial.percent} %"
@@ -151,7 +159,7 @@ def unpinned(old: Route, author: Author) -> Route:
 def mirrored(old: Route, version: int | None, percent: int, author: Author) -> Route:
     """Return the route on which `version` (None: the latest) gets copies of `percent` (0: of none) of the calls.
 
-    Raises: InvalidInput, VersionRejected, Conflict (no mirror to end).
+    Raises: InvalidInput, VersionRejected, Conflict (no mirror to end; the version has all traffic itself).
     """
     if not 0 <= percent <= 100:
         raise InvalidInput("a mirror's percent is 0 to 100", path="$.percent")
@@ -161,6 +169,8 @@ def mirrored(old: Route, version: int | None, percent: int, author: Author) -> R
         return _changed(old, "mirror", author, "off", mirror=None)
     version = version or (old.mirror.version if old.mirror else old.latest)
     _refuse_rejected(old, version)
+    if old.shares == _all(version):
+        raise Conflict(f"version {version} of {old.name} has all stable traffic: there is nothing to compare it with")
     what = f"{percent} % to version {version}"
     return _changed(old, "mirror", author, what, mirror=Mirror(version=version, percent=percent))
 

@@ -34,6 +34,7 @@ ROUTE: dict[str, Any] = {
             "canary",
             {"version": 3, "percent": 10, "auto": True, "bake_s": 600.0, "sticky": "key"},
         ),
+        (("canary", "f", "--percent", "20", "--no-auto"), "canary", {"version": 0, "percent": 20, "auto": False}),
         (("promote", "f"), "promote", {}),
         (("rollback", "f", "--to", "2", "--reason", "wrong"), "rollback", {"to": 2, "reason": "wrong"}),
         (("pin", "f"), "pin", {"version": 0}),
@@ -60,6 +61,7 @@ def test_each_verb_is_one_request(
     assert (asked.path, json.loads(asked.body)) == (f"/v1/functions/f/route/{command}", body)
     text, _, data = capfd.readouterr().out.rpartition("\n{")
     assert "canary 3: 10 %, by itself after 10m00s" in text and "rejected: 2" in text
+    assert "version 1: 90 %" in text, "what it gets, not its share of what the canary leaves"
     assert json.loads("{" + data)["route"] == ROUTE
 
 

@@ -35,6 +35,7 @@ def test_a_rollout_step_by_step() -> None:
     assert (route.canary.version, route.canary.percent, route.canary.started_at_s) == (2, 10, 100.0)
     route = routes.canaried(route, None, Trial(percent=50), AUTHOR)
     assert route.canary is not None and (route.canary.version, route.canary.percent) == (2, 50)
+    assert (route.canary.auto, route.canary.bake_s) == (True, 60), "another percent of a trial keeps its terms"
     route = routes.promoted(route, AUTHOR)
     assert (route.shares, route.previous, route.canary) == ({"2": 100}, {"1": 100}, None)
     assert route.moved_at_s == 100.0
@@ -97,6 +98,7 @@ def test_what_cannot_be_done_says_why() -> None:
         (Conflict, lambda: routes.undone(fresh, AUTHOR)),
         (Conflict, lambda: routes.canaried(fresh, 1, TEN, AUTHOR)),
         (Conflict, lambda: routes.mirrored(fresh, None, 0, AUTHOR)),
+        (Conflict, lambda: routes.mirrored(fresh, 1, 5, AUTHOR)),
         (InvalidInput, lambda: routes.canaried(fresh, 2, Trial(percent=100), AUTHOR)),
         (InvalidInput, lambda: routes.canaried(fresh, 2, Trial(percent=5, bake_s=0), AUTHOR)),
         (InvalidInput, lambda: routes.canaried(fresh, 2, Trial(percent=5, sticky="cookie"), AUTHOR)),

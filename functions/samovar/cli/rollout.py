@@ -10,7 +10,7 @@ import click
 
 from samovar.cli.manage import Duration, function_path
 from samovar.cli.session import Session, verb
-from samovar.cli.text import duration
+from samovar.cli.text import duration, traffic
 
 C = TypeVar("C", bound=Callable[..., Any])
 _NUM_LINES = 20
@@ -22,15 +22,15 @@ def trial_options(command: C) -> C:
     for option in (
         click.option("--sticky", help=sticky),
         click.option("--bake", "bake_s", type=Duration(), help="With --auto: how long it is watched [10m]."),
-        click.option("--auto", is_flag=True, help="Promote it, or roll it back, by what its calls show."),
+        click.option("--auto/--no-auto", default=None, help="Promote it, or roll it back, by what its calls show."),
     ):
         command = option(command)
     return command
 
 
-def trial_of(auto: bool, bake_s: float | None, sticky: str | None) -> dict[str, Any]:
+def trial_of(auto: bool | None, bake_s: float | None, sticky: str | None) -> dict[str, Any]:
     """Return what was asked of a canary, as the gateway takes it; empty if nothing was."""
-    given = {"auto": auto or None, "bake_s": bake_s, "sticky": sticky}
+    given = {"auto": auto, "bake_s": bake_s, "sticky": sticky}
     return {key: value for key, value in given.items() if value is not None}
 
 
@@ -109,10 +109,13 @@ def _change(session: Session, name: str, command: str, body: dict[str, Any]) -> 
 
 
 def _route_text(route: dict[str, Any]) -> str:
-    parts = [", ".join(f"version {version}: {percent} %" for version, percent in route["shares"].items())]
+    shares = traffic(route)
+    parts = [", ".join(f"version {version}: {shares[version]}" for version in route["shares"])]
     if trial := route.get("canary"):
         auto = f", by itself after {duration(trial['bake_s'])}" if trial["auto"] else ""
         parts.append(f"canary {trial['version']}: {trial['percent']} %{auto}")
+    if how := route.get("sticky"):
+        parts.append(f"sticky by {how}")
     if copies := route.get("mirror"):
         parts.append(f"mirror {copies['version']}: {copies['percent']} %")
     if route.get("pinned"):

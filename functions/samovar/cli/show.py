@@ -11,7 +11,7 @@ import click
 
 from samovar.cli.manage import function_path
 from samovar.cli.session import Session, verb
-from samovar.cli.text import duration, sandbox, size
+from samovar.cli.text import duration, sandbox, size, traffic
 from samovar.errors import NotFound
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _functions_table(found: list[dict[str, Any]], now_s: float) -> Table | str:
     table = _table("function", "latest", "ready/desired", "route", "last decision")
     for function in sorted(found, key=lambda entry: str(entry["name"])):
         route = function["route"]
-        shares = ", ".join(f"{version}: {percent} %" for version, percent in route["shares"].items())
+        shares = ", ".join(f"{version}: {percent}" for version, percent in traffic(route).items())
         table.add_row(
             function["name"], str(route["latest"]), _ready_of(function), shares, _decision_text(function, now_s)
         )

@@ -40,6 +40,14 @@ def duration(seconds: float) -> str:
     return f"{total // 86400}d{total % 86400 // 3600}h"
 
 
+def traffic(route: Mapping[str, Any]) -> dict[str, str]:
+    """Return version → its percent of all calls, of a route: a canary's percent is taken off the stable versions'."""
+    trial = route.get("canary")
+    on_trial = float(trial["percent"]) if trial else 0.0
+    found = {version: f"{share * (100 - on_trial) / 100:g} %" for version, share in route["shares"].items()}
+    return found | {f"canary {trial['version']}": f"{on_trial:g} %"} if trial else found
+
+
 def size(num_bytes: float) -> str:
     """Return bytes with a binary unit: 0 B, 19.4 MiB."""
     value = float(num_bytes)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
+import redis.asyncio as redis_async
 from litestar import Controller, get, post
 
 from samovar.errors import InvalidInput
@@ -38,13 +39,13 @@ class CanaryBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A trial. version: 0 = the canary there is, else the latest. percent: 1..99 of calls.
 
     auto: promoted or rolled back by itself after `bake_s` seconds of evidence, > 0. sticky: "", "key" or
-    "header:<name>"; None keeps it.
+    "header:<name>". None keeps what there is; a version that was not on trial has no auto and 600 s.
     """
 
     percent: int
     version: int = 0
-    auto: bool = False
-    bake_s: float = 600.0
+    auto: bool | None = None
+    bake_s: float | None = None
     sticky: str | None = None
 
 
@@ -177,7 +178,7 @@ class Rollout(Controller):
             decisions=await live.decisions(redis, name, NUM_DECISIONS),
             boot_failures={ref: f for ref in refs if (f := await live.boot_failure(redis, ref)) is not None},
             breakers=services.breakers(name),
-            trial=await trial(redis, name),
+            trial=await _trial_report(redis, record.route),
             mirror=await mirror_report(services, record.route),
         )
 
@@ -199,6 +200,14 @@ async def _change(request: AnyRequest, change: routes.Command, reason: str = "")
     route = await services.reroute(name, lambda old: change(old, author))
     last = route.history[0]
     return RouteView(name=name, route=route, changed=f"{last.what}: {last.reason}")
+
+
+async def _trial_report(redis: redis_async.Redis, route: Route) -> TrialReport | None:
+    """Return the verdict so far on the canary there is; what is kept of one that is gone counts no more."""
+    report = await trial(redis, route.name) if route.canary is not None else None
+    if report is None or report.ref != version_ref(route.name, route.canary.version if route.canary else 0):
+        return None
+    return report
 
 
 async def mirror_report(services: Services, route: Route) -> MirrorReport | None:
