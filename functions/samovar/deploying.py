@@ -22,13 +22,14 @@ import msgspec
 
 from samovar.bundle import HashCache, SourceFile, code_files, hash_files, pack, refuse_pickles, weight_files
 from samovar.client import Client
-from samovar.errors import DeadlineExceeded, DeployRefused
+from samovar.errors import DeadlineExceeded, DeployRefused, rebuild
 from samovar.inspection import Draft, Failure
 from samovar.spec import BlobRef, FileRef, Manifest, check_name
 from samovar.uploading import BlobPlan, OnBytes, Source, ignore_bytes, upload_all
 
 INSPECT_TIMEOUT_S = 300.0
 LIVE_TIMEOUT_S = 30.0
+SERVING_TIMEOUT_S = 60.0
 CREATE_TIMEOUT_S = 120.0
 
 
@@ -137,6 +138,29 @@ def create(client: Client, package: Package, rollout: Mapping[str, str | int | f
     version = int(made["version"])
     _wait_until_live(client, path, version)
     return Deployed(manifest.name, version, f"{client.connection.url}{path}/invoke", tuple(made.get("warnings", ())))
+
+
+def wait_until_serving(client: Client, deployed: Deployed, load_timeout_s: float) -> None:
+    """Return once the gateway sends this function's calls where its route says: the version before, if it has ready
+    instances, serves until its successor has come up. A function that is asleep has nothing to wait for.
+
+    Raises: why the new version does not come up (the one before goes on serving); DeadlineExceeded after
+        `load_timeout_s` and a minute.
+    """
+    ref = f"{deployed.name}@{deployed.version}"
+    give_up_at_s = time.monotonic() + load_timeout_s + SERVING_TIMEOUT_S
+    while (seen := _why(client, deployed.name))["serving"] != "target":
+        if failure := seen["boot_failures"].get(ref):
+            detail = f"{ref} does not come up, and what served before goes on: {failure['detail']}"
+            raise rebuild(failure["code"], failure["status"], detail, {"log_tail": failure["log_tail"]})
+        if time.monotonic() > give_up_at_s:
+            raise DeadlineExceeded(f"{ref} has not come up yet; `samovar why {deployed.name}` says more", phase="boot")
+        time.sleep(0.2)
+
+
+def _why(client: Client, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(client.request("GET", f"/v1/functions/{name}/why").content)
+    return found
 
 
 def _wait_until_live(client: Client, path: str, version: int) -> None:

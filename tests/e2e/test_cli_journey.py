@@ -20,6 +20,16 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 EXAMPLES = Path(__file__).parents[2] / "functions" / "examples"
+BROKEN = """import samovar as sv
+
+@sv.function(name="steps")
+class Steps:
+    def load(self, weights=None, device=None):
+        raise OSError("no tea")
+
+    def __call__(self) -> dict[str, int]:
+        return {"v": 3}
+"""
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -147,6 +157,23 @@ def test_operating_a_function(run: Run, client: samovar.Client, tmp_path: Path) 
     assert not [v for v in decoded(run("doctor", "--json")) if v["level"] == "fail"]
     run("rm", "tended", "--yes")
     assert run("invoke", "tended", ok=False).returncode == 5
+
+
+def test_a_deploy_ends_when_the_new_version_answers_or_says_why_it_does_not(run: Run, tmp_path: Path) -> None:
+    source = (
+        "import samovar as sv\n\n@sv.function(name='steps', example={{}})\ndef steps() -> dict[str, int]:\n    {}\n"
+    )
+    app = tmp_path / "app.py"
+    app.write_text(source.format("return {'v': 1}"))
+    run("deploy", "app.py")
+    assert decoded(run("invoke", "steps", "--json", "{}")) == {"v": 1}
+    app.write_text(source.format("return {'v': 2}"))
+    run("deploy", "app.py")
+    assert decoded(run("invoke", "steps", "--json", "{}")) == {"v": 2}, "the first call after a deploy is the new one's"
+    app.write_text(BROKEN)
+    done = run("deploy", "app.py", ok=False)
+    assert done.returncode == 7 and "no tea" in done.stderr and "goes on" in done.stderr
+    assert decoded(run("invoke", "steps", "--json", "{}")) == {"v": 2}
 
 
 def test_keys_open_what_they_are_for(run: Run, platform: Platform) -> None:

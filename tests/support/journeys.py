@@ -41,7 +41,9 @@ class Caller:
         """Deploy <folder>/app.py, of tests/functions if relative, under another name if given; return the version."""
         package = deploying.prepare(deploying.inspect(str(FUNCTIONS / folder / "app.py")), name=name)
         deploying.upload(self.client, package, deploying.plan(self.client, package))
-        return deploying.create(self.client, package).version
+        deployed = deploying.create(self.client, package)
+        deploying.wait_until_serving(self.client, deployed, package.manifest.limits.load_timeout_s)
+        return deployed.version
 
     def invoke(self, name: str, value: Any, **headers: str) -> httpx.Response:
         """Invoke a function with a JSON value."""

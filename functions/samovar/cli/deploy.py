@@ -32,6 +32,7 @@ _MAX_ROWS = 40
 @click.option("--canary", type=click.IntRange(1, 99), help="Try it out: this percent of the calls, not all of them.")
 @trial_options
 @click.option("--mirror", type=click.IntRange(1, 100), help="Only send it copies of this percent of the calls.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until it has taken over from the version before.")
 @verb()
 def deploy(
     session: Session,
@@ -41,6 +42,7 @@ def deploy(
     allow_pickle: bool,
     canary: int | None,
     mirror: int | None,
+    no_wait: bool,
     **trial: Any,
 ) -> None:
     """Upload the function in FILE (or FILE/app.py) with its folder and weights, and make it live.
@@ -63,6 +65,9 @@ def deploy(
     with _progress(session, f"uploading {len(missing)} of {len(plans)} blobs", num_bytes) as on_sent:
         sent = deploying.upload(session.client, package, plans, on_sent)
     deployed = deploying.create(session.client, package, rollout)
+    if not (no_wait or rollout):
+        session.note(f"waiting for {deployed.name}@{deployed.version} to take over …")
+        deploying.wait_until_serving(session.client, deployed, package.manifest.limits.load_timeout_s)
     _emit_deployed(session, package, deployed, len(missing), sent, rollout)
 
 
