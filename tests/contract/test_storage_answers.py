@@ -136,10 +136,10 @@ def now_answer(cabinet: Cabinet, body: bytes = b"1") -> Answer:
 
 
 async def test_what_one_keeps_another_process_finds(cabinet: Cabinet, stores: Stores) -> None:
-    cabinet.keep(SCOPE, "ann", b'{"a": 1}', "application/json", now_answer(cabinet))
+    cabinet.keep(SCOPE, "ann", b'{"a": 1}', now_answer(cabinet))
     await wait_until_async(lambda: cabinet.num_kept == 1)
     other = Cabinet(connect_async(stores.redis_url), ROOMY, Shelf(100, 1 << 20), 1000)
-    key = other.key(SCOPE, "ann", b'{"a":1}', "application/json")
+    key = other.key(SCOPE, "ann", b'{"a":1}')
     assert other.look(key, 60.0) is None
     found = await fetched(other, key)
     assert found is not None and found.body == b"1"
@@ -149,22 +149,22 @@ async def test_what_one_keeps_another_process_finds(cabinet: Cabinet, stores: St
 
 
 async def test_keys_see_their_own_answers_unless_shared(cabinet: Cabinet) -> None:
-    mine, yours = (cabinet.key(SCOPE, who, b"1", "application/json") for who in ("ann", "bob"))
+    mine, yours = (cabinet.key(SCOPE, who, b"1") for who in ("ann", "bob"))
     assert mine != yours
-    both = {cabinet.key(SHARED, who, b"1", "application/json") for who in ("ann", "bob")}
+    both = {cabinet.key(SHARED, who, b"1") for who in ("ann", "bob")}
     assert len(both) == 1 and both.isdisjoint({mine, yours})
 
 
 async def test_under_load_the_same_answer_is_written_once_a_second(cabinet: Cabinet) -> None:
     for _ in range(50):
-        cabinet.keep(SCOPE, "ann", b"1", "application/json", now_answer(cabinet))
-    cabinet.keep(SCOPE, "ann", b"2", "application/json", now_answer(cabinet))
+        cabinet.keep(SCOPE, "ann", b"1", now_answer(cabinet))
+    cabinet.keep(SCOPE, "ann", b"2", now_answer(cabinet))
     await wait_until_async(lambda: cabinet.num_kept == 2 and not cabinet._offers)
 
 
 async def test_a_full_queue_drops_and_counts(cabinet: Cabinet) -> None:
     for number in range(MAX_WAITING + 25):  # the writer has no turn in between
-        cabinet.keep(SCOPE, "ann", b"%d" % number, "application/json", now_answer(cabinet))
+        cabinet.keep(SCOPE, "ann", b"%d" % number, now_answer(cabinet))
     assert cabinet.num_dropped == 25
     await wait_until_async(lambda: cabinet.num_kept == MAX_WAITING)
     assert (len(cabinet._offers), cabinet._offered_bytes) == (0, 0)
@@ -173,9 +173,9 @@ async def test_a_full_queue_drops_and_counts(cabinet: Cabinet) -> None:
 async def test_without_redis_the_shelf_remains_and_nobody_waits() -> None:
     cabinet = Cabinet(connect_async("redis://127.0.0.1:1/0"), ROOMY, Shelf(100, 1 << 20), 1000)
     running = asyncio.ensure_future(cabinet.run())
-    cabinet.keep(SCOPE, "ann", b"1", "application/json", now_answer(cabinet))
+    cabinet.keep(SCOPE, "ann", b"1", now_answer(cabinet))
     await wait_until_async(lambda: cabinet.num_dropped == 1)
-    key = cabinet.key(SCOPE, "ann", b"1", "application/json")
+    key = cabinet.key(SCOPE, "ann", b"1")
     assert cabinet.look(key, 60.0) is not None
     assert not cabinet.can_fetch, "it was away a moment ago"
     assert await fetched(cabinet, key) is None

@@ -128,6 +128,8 @@ def test_answers_are_found_by_the_declared_key_alone(gateway: Gateway, name: str
     is_kept(gateway, name)
     broken.touch()
     assert gateway.invoke(name, body | {"who": "bob"}).content == good.content
+    form = "application/x-www-form-urlencoded"  # what `curl -d` calls it; to a handler it is JSON all the same
+    assert gateway.invoke(name, body | {"who": "eve"}, content_type=form).content == good.content
     problem(gateway.invoke(name, body | {"q": 2}), 500, "function_raised")
 
 

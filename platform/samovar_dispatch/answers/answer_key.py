@@ -4,11 +4,13 @@
 |-------------------------------------------|-------------------------------------------------------------------
 | JSON up to MAX_CANONICAL_BYTES            | its value, keys sorted: neither order, white space nor escapes matter
 | … with key paths declared                 | the values at those paths alone; a missing one is not null
-| anything else: not JSON, broken, larger   | content type and bytes as they came
+| anything else: broken JSON, larger        | the bytes as they came
 
-1 and 1.0 are different inputs, because to a handler they are; 1e2 and 100.0 are not. Of a key given twice the last
-value counts, as it does for the handler. Large bodies are not parsed: it would hold up the event loop; that two of them
-differ although they mean the same costs a hit, never a wrong answer. This module does not know whose answers are kept.
+What a client calls its body does not matter: handlers get JSON whatever the Content-Type says (`curl -d` says that it
+is a form). 1 and 1.0 are different inputs, because to a handler they are; 1e2 and 100.0 are not. Of a key given twice
+the last value counts, as it does for the handler. Large bodies are not parsed: it would hold up the event loop; that
+two of them differ although they mean the same costs a hit, never a wrong answer. This module does not know whose
+answers are kept.
 """
 
 from __future__ import annotations
@@ -45,15 +47,14 @@ def select(value: Any, path: Path) -> list[Any]:
     return found
 
 
-def input_digest(body: bytes, content_type: str, paths: Sequence[Path] = ()) -> bytes:
+def input_digest(body: bytes, paths: Sequence[Path] = ()) -> bytes:
     """Return 32 bytes that are equal for equal inputs, as the module's table says."""
-    media_type = content_type.partition(";")[0].strip().lower()
-    if media_type.endswith("json") and len(body) <= MAX_CANONICAL_BYTES:
+    if len(body) <= MAX_CANONICAL_BYTES:
         try:
             return sha256(b"json\0" + canonical(body, paths)).digest()
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             pass
-    return sha256(b"raw\0" + content_type.strip().lower().encode() + b"\0" + body).digest()
+    return sha256(b"raw\0" + body).digest()
 
 
 def canonical(body: bytes, paths: Sequence[Path] = ()) -> bytes:

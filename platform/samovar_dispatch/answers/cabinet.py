@@ -45,7 +45,6 @@ class Offer:
     scope: Scope
     key_id: str
     body: bytes
-    content_type: str
     answer: Answer
     key: str
 
@@ -115,10 +114,10 @@ class Cabinet:
         self._reads: set[asyncio.Task[Answer | None]] = set()
         self._away_until_s = 0.0
 
-    def key(self, scope: Scope, key_id: str, body: bytes, content_type: str) -> str:
+    def key(self, scope: Scope, key_id: str, body: bytes) -> str:
         """Return the id of the answer to this input of this caller."""
         owner = b"" if scope.shared else key_id.encode()
-        digest = input_digest(body, content_type, scope.paths)
+        digest = input_digest(body, scope.paths)
         return f"{scope.function}:{blake2b(scope.prefix + owner + b'/' + digest, digest_size=16).hexdigest()}"
 
     def look(self, key: str, max_age_s: float) -> Answer | None:
@@ -141,9 +140,9 @@ class Cabinet:
         lookup.task.add_done_callback(self._reads.discard)
         return lookup
 
-    def keep(self, scope: Scope, key_id: str, body: bytes, content_type: str, answer: Answer, key: str = "") -> None:
+    def keep(self, scope: Scope, key_id: str, body: bytes, answer: Answer, key: str = "") -> None:
         """Keep `answer` soon. key: of the input if it is known; then the shelf has it at once."""
-        offer = Offer(scope, key_id, body, content_type, answer, key)
+        offer = Offer(scope, key_id, body, answer, key)
         if key:
             self.shelf.put(key, answer)
         if len(self._offers) >= MAX_WAITING or self._offered_bytes + offer.num_bytes > MAX_WAITING_BYTES:
@@ -193,7 +192,7 @@ class Cabinet:
             self._offered_bytes -= offer.num_bytes
             is_new = bool(offer.key)
             if not is_new:
-                offer.key = self.key(offer.scope, offer.key_id, offer.body, offer.content_type)
+                offer.key = self.key(offer.scope, offer.key_id, offer.body)
                 is_new = self._is_due(offer)
             if is_new:
                 self.shelf.put(offer.key, offer.answer)

@@ -183,10 +183,10 @@ class Errand:
         may_keep = not ask.no_store and len(ask.body) <= MAX_INPUT_BYTES
         may_keep = may_keep and len(result.body) <= cabinet.max_answer_bytes
         if may_keep and recipe.stale is not None:
-            cabinet.keep(recipe.stale, ask.key_id, ask.body, ask.content_type, answer)
+            cabinet.keep(recipe.stale, ask.key_id, ask.body, answer)
         if self._reuse is not None and recipe.fresh is not None:
             if may_keep:
-                cabinet.keep(recipe.fresh, ask.key_id, ask.body, ask.content_type, answer, self._reuse.key)
+                cabinet.keep(recipe.fresh, ask.key_id, ask.body, answer, self._reuse.key)
             self._reuse.succeeded(answer, may_keep)
             ask.more_headers = ((b"cache-status", self._reuse.status),)
 
@@ -228,7 +228,7 @@ class Errand:
         ask, cabinet, scope = self.ask, self.desk.cabinet, self.recipe.stale
         if scope is None or ask.no_store or len(ask.body) > MAX_INPUT_BYTES:
             return False
-        key = cabinet.key(scope, ask.key_id, ask.body, ask.content_type)
+        key = cabinet.key(scope, ask.key_id, ask.body)
         answer, remaining_s = cabinet.look(key, scope.lifetime_s), self.remaining_s()
         if answer is not None:
             self._stale(answer)
