@@ -47,6 +47,7 @@ class InstanceConnection(asyncio.Protocol):
     calls; was_open: it once was. closed: resolves when the connection is gone, to the reason in words. limit: how many
     calls do it good, where its slots are a guess. is_deaf: it was asked something and does not answer.
     is_ejected: it does worse than its peers (`ejections.py`), health: by these numbers. check_id: of the last Check.
+    ended: why the instance is gone, as far as the pool manager knew; None until it says that it is.
     """
 
     def __init__(self, record: InstanceRecord, listener: Listener, peer: str) -> None:
@@ -57,6 +58,7 @@ class InstanceConnection(asyncio.Protocol):
         self.is_deaf = self.is_ejected = False
         self.health = Health()
         self.check_id = 0
+        self.ended: str | None = None
         self._told_check: Callable[[str | None, bool], object] | None = None
         self.num_busy = 0
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()

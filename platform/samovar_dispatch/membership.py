@@ -51,7 +51,10 @@ class Membership:
             return
         self._records.pop(record.instance_id, None)
         connection = self._connections.get(record.instance_id)
+        if record.state == State.GONE:
+            self._dispatcher.reception.explain(record.instance_id, record.ended)
         if connection is not None:
+            connection.ended = record.ended if record.state == State.GONE else None
             self._dispatcher.stop_sending(connection)
 
     def replace(self, records: Iterable[InstanceRecord]) -> None:

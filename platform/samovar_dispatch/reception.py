@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 BUSY_BACKOFF_S = 0.01
 MAX_BUSY_BACKOFF_S = 0.16
+LAST_WORD_S = 0.1  # how long calls that are lost wait for the pool manager to say why: it usually takes milliseconds
 BREAKDOWNS = ("overrun", "device_lost")  # goodbyes of an instance that cannot go on
 
 
@@ -45,6 +46,7 @@ class Reception:
     def __init__(self, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop) -> None:
         self._dispatcher = dispatcher
         self._loop = loop
+        self._bereaved: dict[str, list[Call]] = {}
 
     def on_result(self, connection: InstanceConnection, message: wire.Result) -> None:
         """The call has its answer; its service time tells how far ahead this version may be fed."""
@@ -168,12 +170,28 @@ class Reception:
             if self._after_loss(call, position, connection, now_s) is Verdict.REDISPATCH:
                 returning.append(call)
         connection.in_flight.clear()
+        self._await_last_word(connection)
         version.stats.redispatched += len(returning)
         version.queue.put_back(returning)
         if was_serving:
             self._dispatcher.guard.crashed(version, now_s)
         self._dispatcher.pump(version)
         self._dispatcher.note_cold(version)
+
+    def _await_last_word(self, connection: InstanceConnection) -> None:
+        """Fail the calls that ended with an instance once it is known why it did, soon in any case."""
+        instance_id = connection.record.instance_id
+        if connection.ended is not None:
+            self.explain(instance_id, connection.ended)
+        elif instance_id in self._bereaved:
+            self._loop.call_later(LAST_WORD_S, self.explain, instance_id, "")
+
+    def explain(self, instance_id: str, why: str) -> None:
+        """The calls that ended with this instance fail, and say why: a sentence, "" if that is not known."""
+        for call in self._bereaved.pop(instance_id, ()):
+            if not call.done:
+                detail = f"instance {instance_id} was lost while running the call"
+                self._dispatcher.fail(call, InstanceLost(f"{detail}: {why}" if why else detail))
 
     def _after_loss(self, call: Call, position: int, connection: InstanceConnection, now_s: float) -> Verdict:
         version = call.version
@@ -192,9 +210,7 @@ class Reception:
         call.seat = None
         call.recalled = False
         if verdict is Verdict.FAIL:
-            self._dispatcher.fail(
-                call, InstanceLost(f"instance {connection.record.instance_id} was lost while running the call")
-            )
+            self._bereaved.setdefault(connection.record.instance_id, []).append(call)
         elif verdict is Verdict.RETRY_ALONE:
             call.started = False
             call.ask.marks |= RETRIED

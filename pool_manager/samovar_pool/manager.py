@@ -243,6 +243,11 @@ class Manager:
             self.backend.spawn(self.reporter.check_devices(released))
         self.wake()
 
+    def instance_lost(self, instance: Instance, how: str) -> None:
+        """Keep how it ended with the decisions of its function: who asks why finds it there."""
+        logger.warning("%s of %s was lost: %s", instance.instance_id, instance.ref, how)
+        self.reporter.lost(instance, how)
+
     def boot_failed(self, instance: Instance, error: BootError) -> None:
         """Back off, and tell those who wait. A template that fails only means that there will be none."""
         if instance.role == "template":

@@ -98,6 +98,10 @@ class Reporter:
         """Record that an instance is replaced because its own checks keep failing."""
         self._decide(news.ref, "replace", f"unwell: {news.fault}", 0, 0, {})
 
+    def lost(self, instance: Instance, how: str) -> None:
+        """Record how an instance or a template ended that was serving."""
+        self._decide(instance.ref, "lost", f"{instance.instance_id}: {how}", 0, 0, {})
+
     def boot_succeeded(self, ref: str) -> None:
         """Forget its last failure."""
         if ref in self._failed:

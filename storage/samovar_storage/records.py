@@ -50,6 +50,7 @@ class InstanceRecord(Struct, frozen=True, kw_only=True):
     state: samovar.lifecycle.State value. ref: "" for a blank. address: "unix:/path" or "tcp:host:port".
     token: what a caller must present. boot_ms: claim, fetch, import, load, warmup. from_template: forked loaded.
     idle_since_s: since when it has had no call, 0 while busy or not ready; behind by up to half a minute.
+    ended: of one that is gone, why, as far as that is known when it is published: "" or a sentence.
     """
 
     instance_id: str
@@ -69,6 +70,7 @@ class InstanceRecord(Struct, frozen=True, kw_only=True):
     sandbox: list[str] = msgspec.field(default_factory=list)
     simulated: bool = False
     idle_since_s: float = 0.0
+    ended: str = ""
 
 
 class Demand(Struct, frozen=True, kw_only=True):

@@ -72,7 +72,10 @@ def test_why_tells_the_whole_story(monkeypatch: pytest.MonkeyPatch, capfd: pytes
         "route": ROUTE | {"history": [{"what": "deploy", "at_s": now_s - 5, "by": "abc", "reason": "version 3"}]},
         "serving": "previous",
         "ready": {"1": 2, "3": 0},
-        "decisions": [{"at_s": now_s, "ref": "f@3", "action": "scale", "rule": "rollout", "desired": 2}],
+        "decisions": [
+            {"at_s": now_s, "ref": "f@3", "action": "lost", "rule": "i-1: killed", "desired": 0},
+            {"at_s": now_s, "ref": "f@3", "action": "scale", "rule": "rollout", "desired": 2},
+        ],
         "boot_failures": {"f@3": {"ref": "f@3", "detail": "OSError: no such model"}},
         "breakers": {},
         "trial": {"ref": "f@3", "action": "wait", "rule": "baking", "reason": "590 s to go"},
@@ -95,6 +98,7 @@ def test_why_tells_the_whole_story(monkeypatch: pytest.MonkeyPatch, capfd: pytes
         "7 equal, 2 different, 0 failed, 1 skipped",
         "differs 2 times at $.score",
         "deploy: version 3 (by abc)",
+        "f@3 lost (i-1: killed)\n",
         "f@3 scale (rollout), wanted 2",
     ):
         assert part in text, text

@@ -219,6 +219,25 @@ def test_without_retry_a_started_call_is_lost_and_a_waiting_one_is_not(gateway: 
         assert waiting.result(10).status_code == 200
 
 
+@pytest.mark.parametrize("is_told_first", [False, True])
+def test_a_lost_call_says_what_the_manager_knows_of_its_instance(gateway: Gateway, is_told_first: bool) -> None:
+    name = "told-first" if is_told_first else "lost-first"
+    ref = gateway.deploy(name, retry_on_crash=False).ref
+    victim = gateway.start_instance(ref)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(gateway.invoke, name, {"sleep_s": 20})
+        wait_until(lambda: _running(gateway, name) == 1)
+        if is_told_first:
+            victim.announce("gone", "it ate too much")
+            wait_until(lambda: gateway.client.get(f"/v1/functions/{name}/why").json()["ready"].get("1", 0) == 0)
+            os.kill(victim.popen.pid, signal.SIGKILL)
+        else:
+            os.kill(victim.popen.pid, signal.SIGKILL)
+            victim.announce("gone", "it ate too much")
+        document = problem(running.result(10), 502, "instance_lost")
+    assert document["detail"].endswith("was lost while running the call: it ate too much")
+
+
 def test_a_malformed_instance_harms_only_its_own_calls(gateway: Gateway) -> None:
     ref = gateway.deploy("garbage", retry_on_crash=False).ref
     gateway.start_instance(ref)

@@ -9,18 +9,22 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from samovar import wire
 from samovar.errors import ConfigError
+from samovar.lifecycle import State
 from samovar.spec import Resources
 from samovar_pool.backends.sandbox import Sandboxing
 from samovar_pool.backends.zygote import clean_environment
-from samovar_storage.records import InstanceRecord
+from samovar_storage import keys
+from samovar_storage.records import InstanceRecord, loads
 from support.arena import GREETING, NOBODY, attack, become_nobody, greeter
 from support.instance_driver import Caller
+from support.listening import listening
 from support.pool import Pool, alive
 from support.stores import Stores
 
@@ -73,20 +77,37 @@ def test_the_record_says_what_is_on(pool: Pool, caller_of: CallerOf) -> None:
     assert attack(caller, "scratch", "note") == "note"
 
 
+def _last_word(news: Any, instance: InstanceRecord) -> str:
+    """Return why the instance is gone, as far as it was published by now."""
+    message = news.get_message(timeout=0.1)
+    if message is None or message["type"] != "message":
+        return ""
+    record = loads(message["data"], InstanceRecord)
+    return record.ended if (record.instance_id, record.state) == (instance.instance_id, State.GONE) else ""
+
+
 def test_memory_beyond_the_limit_ends_one_instance_and_says_so(pool: Pool, caller_of: CallerOf) -> None:
     if not has_cgroups():
         pytest.skip("no cgroups may be made here; RLIMIT_DATA alone does not count shared memory")
     greedy, other = pool.deploy("attacker", name="greedy", resources=LIMIT).ref, pool.deploy("echo_sum").ref
     first, bystander = ready(pool, greedy), ready(pool, other)
     caller, witness = caller_of(first), caller_of(bystander)
-    caller.invoke({"deed": "fill_shared", "target": str(FILL_BYTES)})
-    with pytest.raises((EOFError, ConnectionResetError)):
-        caller.expect(wire.Result)
+    with listening(pool.redis, keys.CHANNEL_INSTANCES) as news:
+        caller.invoke({"deed": "fill_shared", "target": str(FILL_BYTES)})
+        with pytest.raises((EOFError, ConnectionResetError)):
+            caller.expect(wire.Result)
+        ended = pool.until(lambda: _last_word(news, first), 10, "its last word, for those who called it")
+    assert "more memory than it may" in ended
     pool.until(lambda: not alive(first.pid), 10, "its end")
     pool.until(
         lambda: any("more memory than it may" in line.line for line in pool.logs("greedy")),
         10,
         "a line in the function's log",
+    )
+    pool.until(
+        lambda: any(d.action == "lost" and "more memory than it may" in d.rule for d in pool.decisions("greedy")),
+        10,
+        "a decision, for who asks why",
     )
     assert witness.call({"values": [1, 2]}) == 3
     assert attack(caller_of(ready(pool, greedy)), "fill", 10) == "10 bytes", "there is another"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import redis as redis_sync
 
 from samovar.spec import BlobRef, Limits, Manifest, Scaling
@@ -141,11 +142,9 @@ class FakeInstance:
         found: dict[str, int] = json.loads(seen.read_text())
         return found
 
-    def announce(self, state: str = "ready") -> None:
+    def announce(self, state: str = "ready", ended: str = "") -> None:
         """Write and publish the record as the pool manager would."""
-        record = InstanceRecord(
-            **{f: getattr(self.record, f) for f in self.record.__struct_fields__} | {"state": state}
-        )
+        record = msgspec.structs.replace(self.record, state=state, ended=ended)
         if state == "gone":
             self._redis.hdel(keys.INSTANCES, record.instance_id)
         else:

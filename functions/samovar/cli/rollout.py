@@ -14,6 +14,7 @@ from samovar.cli.text import duration, traffic
 
 C = TypeVar("C", bound=Callable[..., Any])
 _NUM_LINES = 20
+_EVENTS = ("boot_failed", "lost", "prepare", "replace", "promote", "rollback")  # they say nothing about a target
 
 
 def trial_options(command: C) -> C:
@@ -172,4 +173,5 @@ def _change_text(change: dict[str, Any]) -> str:
 
 
 def _decision_text(decision: dict[str, Any]) -> str:
-    return f"{decision['ref']} {decision['action']} ({decision['rule']}), wanted {decision['desired']}"
+    text = f"{decision['ref']} {decision['action']} ({decision['rule']})"
+    return text if decision["action"] in _EVENTS else f"{text}, wanted {decision['desired']}"

@@ -37,6 +37,9 @@ class Listener(Protocol):
     def instance_gone(self, instance: Instance, was: State) -> None:
         """Its process has ended. was: its state until then."""
 
+    def instance_lost(self, instance: Instance, how: str) -> None:
+        """It is gone, though it was serving and nobody had asked it to leave. how: one sentence."""
+
     def boot_failed(self, instance: Instance, error: BootError) -> None:
         """It could not become one of its version; its process ends or has ended."""
 

@@ -147,6 +147,7 @@ class Instance:
             sandbox=[*self.sandbox, *self.groups],
             simulated=simulated and self.devices != (CPU,),
             idle_since_s=time.time() - (time.monotonic() - self.idle_since_s) if self.idle_since_s is not None else 0.0,
+            ended=OUT_OF_MEMORY if self.was_out_of_memory else "",
         )
 
     def note(self) -> Note:
@@ -172,16 +173,16 @@ class Instance:
         procfs.kill(self.pid, self.start_ticks)
 
 
-def describe_end(instance: Instance) -> str:
-    """Return one sentence on how a loading process ended."""
+def describe_end(instance: Instance, doing: str) -> str:
+    """Return one sentence on how a process ended that was not asked to. doing: "loading", "serving"."""
     if instance.kill_reason and instance.kill_reason != CONNECTION_CLOSED:
-        return f"the instance was stopped while loading: {instance.kill_reason}"
+        return f"the instance was stopped while {doing}: {instance.kill_reason}"
     if instance.was_out_of_memory:
-        return f"{OUT_OF_MEMORY}, while loading"
+        return f"{OUT_OF_MEMORY}, while {doing}"
     code = instance.exit_code
     if code is None:
-        return "the instance ended while loading"
+        return f"the instance ended while {doing}"
     if code < 0:
         hint = " (out of memory?)" if code == -9 else ""
-        return f"the instance was killed by signal {-code} while loading{hint}"
-    return f"the instance ended with exit code {code} while loading"
+        return f"the instance was killed by signal {-code} while {doing}{hint}"
+    return f"the instance ended with exit code {code} while {doing}"

@@ -362,6 +362,7 @@ class LocalBackend:
             instance.move(Event.DRAIN)
             self._listener.instance_changed(instance)
         elif goodbye.reason != "drain":
+            instance.kill_reason = instance.kill_reason or f"{goodbye.reason} {goodbye.detail}".strip()
             logger.error("%s said goodbye: %s %s", instance.instance_id, goodbye.reason, goodbye.detail)
 
     def _lost(self, instance: Instance) -> None:
@@ -383,15 +384,26 @@ class LocalBackend:
         self.spawn(self._groups.remove(instance))
         if was is State.LOADING and instance.failed is None and not self.stopping:
             self.spawn(self._explain_end(instance))
+        elif was is State.READY and not self.stopping:
+            self.spawn(self._explain_loss(instance))
 
     async def _explain_end(self, instance: Instance) -> None:
         """Tell why a loading process ended without a word."""
+        await self._last_word(instance)
+        if instance.kill_reason == FETCH_FAILED:
+            return
+        self._tell_boot_failed(instance, describe_end(instance, "loading"), "load")
+
+    async def _explain_loss(self, instance: Instance) -> None:
+        """Tell how a process ended that was serving."""
+        await self._last_word(instance)
+        self._listener.instance_lost(instance, describe_end(instance, "serving"))
+
+    @staticmethod
+    async def _last_word(instance: Instance) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(EXIT_WAIT_S):
                 await instance.explained.wait()
-        if instance.kill_reason == FETCH_FAILED:
-            return
-        self._tell_boot_failed(instance, describe_end(instance), "load")
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
