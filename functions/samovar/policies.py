@@ -12,14 +12,16 @@ from typing import Any, Literal
 import msgspec
 
 from samovar.errors import DeployRefused
-from samovar.values import NAME_PATTERN, Struct, require
+from samovar.values import NAME_PATTERN, Struct, above, at_least, require
 
 MAX_VALUE_BYTES = 64 * 1024
+MIN_PER_S, MAX_PER_S = 1e-3 / 3600, 1e6
+MAX_BURST = 1_000_000
 
-_RATE = re.compile(r"^(\d+(?:\.\d+)?)/(s|m|h)$")
+_RATE = re.compile(r"^(\d+(?:\.\d+)?)/(s|m|h)\Z")
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_JSON_PATH = re.compile(r"^\$(\.[A-Za-z_][A-Za-z0-9_-]*|\[(\d+|\*)\])*$")
-_HEDGE = re.compile(r"^(p\d{1,2}|\d+(\.\d+)?ms)$")
+_JSON_PATH = re.compile(r"^\$(\.[A-Za-z_][A-Za-z0-9_-]*|\[(\d+|\*)\])*\Z")
+_HEDGE = re.compile(r"^(p[1-9]\d?|(?=.*[1-9])\d+(\.\d+)?ms)\Z")
 
 
 def parse_rate(text: str) -> float:
@@ -33,6 +35,8 @@ def parse_rate(text: str) -> float:
         raise DeployRefused(
             f"{text!r} is not a rate: write calls per second, minute or hour, such as '20/s' or '300/m'"
         )
+    is_kept = MIN_PER_S <= rate <= MAX_PER_S
+    require(is_kept, f"{text!r} is out of range: a rate is between '0.001/h' and '{MAX_PER_S:.0f}/s'")
     return rate
 
 
@@ -41,6 +45,14 @@ def check_json_path(path: str) -> str:
     if not isinstance(path, str) or not _JSON_PATH.match(path):
         raise DeployRefused(f"{path!r} is not a path into JSON: write such as '$.user.name' or '$.items[*].text'")
     return path
+
+
+def _check_json_paths(paths: object, rule: str) -> None:
+    """Raise DeployRefused unless `paths` is a list of JSON paths."""
+    if not isinstance(paths, list | tuple):
+        raise DeployRefused(rule)
+    for path in paths:
+        check_json_path(path)
 
 
 class Cached(Struct, frozen=True, kw_only=True):
@@ -55,9 +67,8 @@ class Cached(Struct, frozen=True, kw_only=True):
     shared: bool = False
 
     def __post_init__(self) -> None:
-        require(self.max_stale_s > 0, "Cached: max_stale_s > 0")
-        for path in self.key:
-            check_json_path(path)
+        require(above(self.max_stale_s, 0), "Cached: max_stale_s is a number of seconds > 0")
+        _check_json_paths(self.key, "Cached: key is a list of JSON paths, such as ['$.text']")
 
 
 class Cache(Struct, frozen=True, kw_only=True):
@@ -71,9 +82,8 @@ class Cache(Struct, frozen=True, kw_only=True):
     shared: bool = False
 
     def __post_init__(self) -> None:
-        require(self.ttl_s > 0, "Cache: ttl_s > 0")
-        for path in self.key:
-            check_json_path(path)
+        require(above(self.ttl_s, 0), "Cache: ttl_s is a number of seconds > 0")
+        _check_json_paths(self.key, "Cache: key is a list of JSON paths, such as ['$.text']")
 
 
 class Fallback(Struct, frozen=True, kw_only=True):
@@ -92,9 +102,12 @@ class Fallback(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         given = (self.cached, self.version, self.function, self.value)
         require(any(item is not None for item in given), "Fallback: give cached, version, function or value")
-        if self.function is not None:
-            require(bool(NAME_PATTERN.match(self.function)), f"Fallback: {self.function!r} cannot be a function's name")
-        require(not isinstance(self.version, int) or self.version >= 1, "Fallback: versions are numbered from 1")
+        require(isinstance(self.cached, Cached | None), "Fallback: cached takes sv.Cached(…)")
+        if (name := self.function) is not None:
+            is_name = isinstance(name, str) and bool(NAME_PATTERN.match(name))
+            require(is_name, f"Fallback: {name!r} cannot be a function's name")
+        is_version = self.version in (None, "previous") or at_least(self.version, 1)
+        require(is_version, 'Fallback: version is "previous", or the number of a version, from 1 on')
         require(_num_json_bytes(self.value) <= MAX_VALUE_BYTES, f"Fallback: value has at most {MAX_VALUE_BYTES} bytes")
 
 
@@ -126,13 +139,14 @@ class Breaker(Struct, frozen=True, kw_only=True):
     probes: int = 3
 
     def __post_init__(self) -> None:
-        require(0 < self.error_rate <= 1 and 0 < self.slow_rate <= 1, "Breaker: rates are within (0, 1]")
-        require(self.slow_call_s is None or self.slow_call_s > 0, "Breaker: slow_call_s > 0")
-        require(
-            self.window_s > 0 and self.window_calls >= self.min_calls >= 1, "Breaker: window_calls >= min_calls >= 1"
-        )
-        require(0 < self.open_s <= self.max_open_s, "Breaker: 0 < open_s <= max_open_s")
-        require(self.probes >= 1, "Breaker: probes >= 1")
+        for share in (self.error_rate, self.slow_rate):
+            require(above(share, 0) and share <= 1, "Breaker: error_rate and slow_rate are numbers within (0, 1]")
+        require(self.slow_call_s is None or above(self.slow_call_s, 0), "Breaker: slow_call_s is a number > 0")
+        require(above(self.window_s, 0), "Breaker: window_s is a number > 0")
+        is_window = at_least(self.min_calls, 1) and at_least(self.window_calls, self.min_calls)
+        require(is_window, "Breaker: window_calls >= min_calls >= 1")
+        require(above(self.open_s, 0) and at_least(self.max_open_s, self.open_s), "Breaker: 0 < open_s <= max_open_s")
+        require(at_least(self.probes, 1), "Breaker: probes >= 1")
 
 
 class Log(Struct, frozen=True, kw_only=True):
@@ -149,14 +163,13 @@ class Log(Struct, frozen=True, kw_only=True):
     redact: list[str] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
-        require(0 <= self.sample <= 1, "Log: sample is within [0, 1]")
-        require(self.max_bytes >= 0, "Log: max_bytes >= 0")
-        for path in self.redact:
-            check_json_path(path)
+        require(at_least(self.sample, 0) and self.sample <= 1, "Log: sample is a number within [0, 1]")
+        require(at_least(self.max_bytes, 0), "Log: max_bytes >= 0")
+        _check_json_paths(self.redact, "Log: redact is a list of JSON paths, such as ['$.user.email']")
 
 
 def check_hedge(text: str) -> str:
     """Return `text` if it says when to hedge: a percentile such as "p95", or "50ms"; raise DeployRefused."""
-    if not _HEDGE.match(text):
+    if not isinstance(text, str) or not _HEDGE.match(text):
         raise DeployRefused(f"hedge_after={text!r}: write a percentile such as 'p95', or a time such as '50ms'")
     return text

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from samovar.policies import Breaker, Cache, Fallback, Log, parse_rate
-from samovar.values import NAME_PATTERN, Struct, require
+from samovar.policies import MAX_BURST, Breaker, Cache, Fallback, Log, parse_rate
+from samovar.values import NAME_PATTERN, Struct, above, at_least, require
 
 MANIFEST_FORMAT = 1
 HandlerKind = Literal["sync", "async", "generator", "async_generator"]
@@ -33,11 +33,13 @@ class Scaling(Struct, frozen=True, kw_only=True):
     scale_down_window_s: float = 60.0
 
     def __post_init__(self) -> None:
-        require(0 <= self.min_instances <= self.max_instances, "Scaling: 0 <= min_instances <= max_instances")
+        is_range = at_least(self.min_instances, 0) and at_least(self.max_instances, self.min_instances)
+        require(is_range, "Scaling: 0 <= min_instances <= max_instances")
         require(self.max_instances >= 1, "Scaling: max_instances >= 1")
-        require(self.buffer_instances >= 0, "Scaling: buffer_instances >= 0")
-        require(self.target_concurrency is None or self.target_concurrency > 0, "Scaling: target_concurrency > 0")
-        require(self.scale_down_window_s >= 0, "Scaling: scale_down_window_s >= 0")
+        require(at_least(self.buffer_instances, 0), "Scaling: buffer_instances >= 0")
+        is_target = self.target_concurrency is None or above(self.target_concurrency, 0)
+        require(is_target, "Scaling: target_concurrency is a number > 0")
+        require(at_least(self.scale_down_window_s, 0), "Scaling: scale_down_window_s is a number >= 0")
 
 
 class BatchSpec(Struct, frozen=True, kw_only=True):
@@ -68,10 +70,10 @@ class Resources(Struct, frozen=True, kw_only=True):
     allow_subprocess: bool = False
 
     def __post_init__(self) -> None:
-        require(self.gpus >= 0, "Resources: gpus >= 0")
-        require(self.gpu_memory_gib is None or self.gpu_memory_gib > 0, "Resources: gpu_memory_gib > 0")
-        require(self.cpus > 0, "Resources: cpus > 0")
-        require(self.memory_gib is None or self.memory_gib > 0, "Resources: memory_gib > 0")
+        require(at_least(self.gpus, 0), "Resources: gpus >= 0")
+        require(above(self.cpus, 0), "Resources: cpus is a number > 0")
+        for gib in (self.gpu_memory_gib, self.memory_gib):
+            require(gib is None or above(gib, 0), "Resources: gpu_memory_gib and memory_gib are numbers > 0")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -94,12 +96,13 @@ class Limits(Struct, frozen=True, kw_only=True):
     burst_per_key: int | None = None
 
     def __post_init__(self) -> None:
-        require(self.timeout_s > 0, "Limits: timeout_s > 0")
-        require(self.max_queue >= 0, "Limits: max_queue >= 0")
-        require(self.load_timeout_s > 0, "Limits: load_timeout_s > 0")
-        require(self.overrun_grace_s >= 0, "Limits: overrun_grace_s >= 0")
+        require(above(self.timeout_s, 0), "Limits: timeout_s is a number of seconds > 0")
+        require(at_least(self.max_queue, 0), "Limits: max_queue >= 0")
+        require(above(self.load_timeout_s, 0), "Limits: load_timeout_s is a number of seconds > 0")
+        require(at_least(self.overrun_grace_s, 0), "Limits: overrun_grace_s is a number of seconds >= 0")
         for rate, burst in ((self.rate, self.burst), (self.rate_per_key, self.burst_per_key)):
-            require(burst is None or (rate is not None and burst >= 1), "Limits: a burst is >= 1 and needs its rate")
+            is_burst = burst is None or (rate is not None and at_least(burst, 1) and burst <= MAX_BURST)
+            require(is_burst, f"Limits: a burst is 1 to {MAX_BURST} and needs its rate")
             if rate is not None:
                 parse_rate(rate)
 

@@ -21,7 +21,7 @@ import redis as redis_sync
 import redis.asyncio as redis_async
 
 from samovar.errors import DeployRefused, InvalidInput, NotFound
-from samovar.policies import parse_rate
+from samovar.policies import MAX_BURST, parse_rate
 from samovar.values import NAME_PATTERN, Struct
 from samovar_storage import keys
 from samovar_storage.failures import translating
@@ -31,8 +31,8 @@ from samovar_storage.records import ApiKeyRecord, dumps, loads
 SCOPES = ("admin", "deploy", "invoke")
 PRIORITIES = ("high", "normal", "low")
 MAX_OVERLAP_S = 30 * 86_400.0
-_TOKEN = re.compile(r"^sv_([0-9a-f]{12})_([0-9A-Za-z_-]{20,})$")
-_KEY_ID = re.compile(r"^[0-9a-f]{12}$")
+_TOKEN = re.compile(r"^sv_([0-9a-f]{12})_([0-9A-Za-z_-]{20,})\Z")
+_KEY_ID = re.compile(r"^[0-9a-f]{12}\Z")
 
 
 def new_token() -> str:
@@ -258,5 +258,5 @@ def _check_terms(terms: KeyTerms, now_s: float) -> None:
             parse_rate(terms.rate)
     except DeployRefused as error:
         raise InvalidInput(error.detail, path="$.rate") from error
-    if terms.burst < 0 or (terms.burst and not terms.rate):
-        raise InvalidInput("a burst is 1 or more and needs a rate", path="$.burst")
+    if not 0 <= terms.burst <= MAX_BURST or (terms.burst and not terms.rate):
+        raise InvalidInput(f"a burst is 1 to {MAX_BURST} and needs a rate", path="$.burst")

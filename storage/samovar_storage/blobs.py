@@ -35,7 +35,7 @@ PART_BYTES = (16 * MIB, 32 * MIB, 64 * MIB)
 MAX_SMALL_PARTS = 64
 MAX_PARTS = 10_000
 MAX_BLOBS_PER_PLAN = 1_000
-_SHA256 = re.compile(r"^[0-9a-f]{64}$")
+_SHA256 = re.compile(r"^[0-9a-f]{64}\Z")
 
 
 class PartUrl(Struct, frozen=True, kw_only=True):

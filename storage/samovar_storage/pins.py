@@ -15,7 +15,7 @@ import msgspec
 
 from samovar_storage.failures import translating
 
-_OWNER = re.compile(r"^[A-Za-z0-9][\w.@-]{0,200}$")
+_OWNER = re.compile(r"^[A-Za-z0-9][\w.@-]{0,200}\Z")
 FILL_PREFIX = "fill."
 
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from samovar.errors import DeployRefused
-from samovar.policies import MAX_VALUE_BYTES, Cache, Fallback
-from samovar.spec import BatchSpec, BlobRef, FileRef, Manifest
+from samovar.policies import MAX_VALUE_BYTES, Cache, Cached, Fallback
+from samovar.spec import BatchSpec, BlobRef, FileRef, Manifest, Scaling
 from samovar_gateway.admin.manifests import blobs_of, check_manifest, warnings_of
 
 SHA = "a" * 64
@@ -44,6 +44,8 @@ def test_a_good_manifest_passes() -> None:
         ({"name": "other"}, "the manifest is for 'other'"),
         ({"format": 2}, "manifest format 2"),
         ({"entry": "app"}, "not module:attribute"),
+        ({"entry": "app:Embed\n"}, "not module:attribute"),
+        ({"hedge_after": "soon"}, "write a percentile such as 'p95'"),
         ({"entry": "app:f; import os"}, "not module:attribute"),
         ({"entry": "../app:f"}, "not module:attribute"),
         ({"code": BlobRef(sha256="A" * 64, size_bytes=1)}, "not a SHA-256"),
@@ -78,8 +80,21 @@ def test_what_may_not_be_meant_is_a_warning() -> None:
     to_other = manifest(fallback=Fallback(function="other"))
     assert warnings_of(to_other, ["other"]) == warnings_of(manifest(), []) == []
     assert "no function 'other' yet" in warnings_of(to_other, ["embed"])[0]
-    streaming = manifest(handler="generator", batch=None, cache=Cache(ttl_s=1))
-    assert "its cache has no effect" in warnings_of(streaming, [])[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"handler": "generator", "cache": Cache(ttl_s=1)}, "its cache or cached fallback has no effect"),
+        ({"handler": "generator", "fallback": Fallback(cached=Cached())}, "its cache or cached fallback has no effect"),
+        ({"handler": "async_generator", "hedge_after": "p95"}, "no effect on a generator"),
+        ({"hedge_after": "p95", "retry_on_crash": False}, "no effect with retry_on_crash=False"),
+        ({"hedge_after": "p95", "scaling": Scaling(max_instances=1)}, "no effect with one instance"),
+    ],
+)
+def test_what_has_no_effect_is_a_warning(changes: dict[str, Any], sentence: str) -> None:
+    assert [sentence in warning for warning in warnings_of(manifest(**changes), [])] == [True]
+    assert warnings_of(manifest(hedge_after="p95", cache=Cache(ttl_s=1)), []) == []
 
 
 @pytest.mark.parametrize(

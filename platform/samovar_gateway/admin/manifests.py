@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from pathlib import PurePosixPath
 
 from samovar.errors import DeployRefused
+from samovar.policies import check_hedge
 from samovar.spec import MANIFEST_FORMAT, BlobRef, Manifest, check_name
 
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"})
 MAX_CODE_BYTES = 512 * 1024 * 1024
 MAX_WEIGHT_FILES = 4096
 MAX_REQUIREMENTS = 200
-SHA256_PATTERN = re.compile(r"^[0-9a-f]{64}$")
-ENTRY_PATTERN = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", re.ASCII)
+SHA256_PATTERN = re.compile(r"^[0-9a-f]{64}\Z")
+ENTRY_PATTERN = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z", re.ASCII)
 
 
 def _require(condition: bool, rule: str, **extra: str) -> None:
@@ -45,6 +46,8 @@ def check_manifest(name: str, manifest: Manifest) -> None:
     _check_code(manifest)
     _check_weights(manifest)
     _check_requirements(manifest)
+    if manifest.hedge_after is not None:
+        check_hedge(manifest.hedge_after)
     fallback = manifest.fallback
     _require(fallback is None or fallback.function != name, "Fallback: a function cannot stand in for itself")
 
@@ -55,9 +58,20 @@ def warnings_of(manifest: Manifest, functions: Container[str]) -> list[str]:
     found = []
     if other is not None and other not in functions:
         found.append(f"there is no function {other!r} yet: until there is, the fallback to it is passed over")
-    if manifest.cache is not None and "generator" in manifest.handler:
-        found.append("the answers of a generator are not kept: its cache has no effect")
+    if "generator" in manifest.handler:
+        found += _warnings_of_stream(manifest)
+    elif manifest.hedge_after is not None and not manifest.retry_on_crash:
+        found.append("hedge_after has no effect with retry_on_crash=False: a copy is a second run, too")
+    elif manifest.hedge_after is not None and manifest.scaling.max_instances == 1:
+        found.append("hedge_after has no effect with one instance: a copy goes to another one")
     return found
+
+
+def _warnings_of_stream(manifest: Manifest) -> Iterator[str]:
+    if manifest.cache is not None or (manifest.fallback is not None and manifest.fallback.cached is not None):
+        yield "the answers of a generator are not kept: its cache or cached fallback has no effect"
+    if manifest.hedge_after is not None:
+        yield "hedge_after has no effect on a generator: a stream is not sent twice"
 
 
 def blobs_of(manifest: Manifest) -> list[BlobRef]:
