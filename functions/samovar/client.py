@@ -48,12 +48,16 @@ TRANSPORT_ERRORS: tuple[tuple[type[Exception], type[SamovarError], str], ...] = 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer with its receipt. phases_ms: where the time went, from `Server-Timing`; version: whose answer it is."""
+    """An answer with its receipt. phases_ms: where the time went, from `Server-Timing`; version: whose answer it is.
+
+    fallback: what stood in for the version that was asked: cached, version, function or value; "" if nothing had to.
+    """
 
     value: Any
     version: str
     request_id: str
     phases_ms: dict[str, float] = field(default_factory=dict)
+    fallback: str = ""
 
 
 class Client:
@@ -334,6 +338,7 @@ def _answer(response: httpx.Response) -> Answer:
         version=headers.get("samovar-version", ""),
         request_id=headers.get("x-request-id", ""),
         phases_ms=phases_of(headers),
+        fallback=headers.get("samovar-fallback", ""),
     )
 
 

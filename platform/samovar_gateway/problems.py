@@ -30,7 +30,7 @@ def document(error: SamovarError, request_id: str) -> dict[str, Any]:
         "request_id": request_id,
     }
     if error.retry_after_s is not None:
-        standard["retry_after_s"] = error.retry_after_s
+        standard["retry_after_s"] = round(error.retry_after_s, 3)
     return {**error.extra, **standard}
 
 

@@ -99,6 +99,7 @@ def test_a_new_function_is_there_at_once_and_never_overwritten(run: Run, tmp_pat
         (problem(500, "function_raised", "ValueError: no", type="ValueError"), 7, "ValueError: no"),
         (problem(503, "queue_full", "too many wait"), 8, "too many wait"),
         (problem(504, "deadline_exceeded", "too late", phase="run"), 9, "too late"),
+        (problem(429, "rate_limited", "2/s", retry_after_s=0.71), 8, "2/s\n  try again in 0.7s"),
         (Reply(500, b"oops"), 1, "the gateway answered 500"),
     ],
 )
@@ -153,6 +154,19 @@ def test_an_answer_in_a_pipe_is_the_functions_own_bytes(run: Run) -> None:
     assert by_stdin.stderr == ""
     assert [asked.body for asked in peer.asked] == [b'{"x": [1, 2]}', b'{"x": [3]}']
     assert peer.asked[0].headers["samovar-timeout-ms"] == "2000"
+
+
+@pytest.mark.parametrize(
+    ("headers", "sentence"),
+    [
+        ({"Samovar-Fallback": "cached", "Age": "7"}, "add@2 (fallback: cached, age in seconds: 7) answered"),
+        ({"Samovar-Fallback": "function", "Samovar-Function": "sum"}, "sum@2 (fallback: function) answered"),
+        ({"Cache-Status": "samovar; hit; ttl=4"}, "add@2 (cache: samovar; hit; ttl=4) answered"),
+    ],
+)
+def test_a_receipt_says_what_stood_in(run: Run, headers: dict[str, str], sentence: str) -> None:
+    with http_peer(lambda asked: Reply(headers={"Samovar-Version": "2"} | headers)) as peer:
+        assert sentence in run("invoke", "add", "-v", url=peer.url).stderr
 
 
 def test_a_stream_is_printed_line_by_line_and_its_error_ends_it(run: Run) -> None:

@@ -40,6 +40,13 @@ def test_a_call_and_its_receipt() -> None:
     assert first.headers["samovar-timeout-ms"] == "1500"
     assert "samovar-timeout-ms" not in second.headers, "without a timeout the function's own limit holds"
     assert (answer.version, answer.request_id, answer.phases_ms) == ("2", "r1", {"queue": 0.1, "run": 2.0})
+    assert answer.fallback == ""
+
+
+def test_a_receipt_says_what_stood_in() -> None:
+    stood_in = Reply(200, b"1", {**ANSWER.headers, "Samovar-Fallback": "cached"})
+    with http_peer(lambda asked: stood_in) as peer, samovar.Client(peer.url, "k") as client:
+        assert client.function("add").call().fallback == "cached"
 
 
 def test_names_cannot_leave_their_place_in_the_path() -> None:

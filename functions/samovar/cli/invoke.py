@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import httpx
 
 
+_SAID = {"samovar-fallback": "fallback:", "cache-status": "cache:", "age": "age in seconds:"}
+
+
 @click.command()
 @click.argument("name")
 @click.option("--json", "data", metavar="JSON", help="The input, as JSON.")
@@ -73,12 +76,21 @@ def _print_answer(content: bytes) -> None:
     click.echo(pretty_json(value))
 
 
+def _stand_in(headers: httpx.Headers) -> str:
+    """Return what the answer says of itself when it is not simply the function's."""
+    said = [f"{what} {headers[name]}" for name, what in _SAID.items() if name in headers]
+    return f" ({', '.join(said)})" if said else ""
+
+
 def _print_receipt(name: str, response: httpx.Response) -> None:
     from samovar.problems import phases_of
 
     headers = response.headers
     total_ms = response.elapsed.total_seconds() * 1000
-    who = f"{name}@{headers.get('samovar-version', '?')}"
-    click.echo(f"{who} answered in {total_ms:.1f} ms (request {headers.get('x-request-id', '?')})", err=True)
+    who = f"{headers.get('samovar-function', name)}@{headers.get('samovar-version', '?')}"
+    click.echo(
+        f"{who}{_stand_in(headers)} answered in {total_ms:.1f} ms (request {headers.get('x-request-id', '?')})",
+        err=True,
+    )
     for line in bars(phases_of(headers)):
         click.echo(f"  {line}", err=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from samovar.cli.text import duration
 from samovar.errors import ConnectError, SamovarError
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class Session:
         click.echo(f" {place}{error.detail}", err=True)
         if isinstance(error, ConnectError):
             click.secho("  is it running? `samovar up` starts a platform on this machine", dim=True, err=True)
+        if error.retry_after_s:
+            click.secho(f"  try again in {duration(error.retry_after_s)}", dim=True, err=True)
         for line in error.extra.get("log_tail") or []:
             click.secho(f"  | {_line_text(line)}", dim=True, err=True)
 
@@ -149,6 +152,8 @@ def _console(stderr: bool) -> Console:
 
 def _as_data(error: SamovarError) -> dict[str, Any]:
     extra = {key: value for key, value in error.extra.items() if key not in ("code", "detail", "exit_code")}
+    if error.retry_after_s is not None:
+        extra["retry_after_s"] = error.retry_after_s
     return {"error": {"code": error.code, "detail": error.detail, "exit_code": error.exit_code, **extra}}
 
 
