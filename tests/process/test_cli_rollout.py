@@ -77,7 +77,11 @@ def test_why_tells_the_whole_story(monkeypatch: pytest.MonkeyPatch, capfd: pytes
             {"at_s": now_s, "ref": "f@3", "action": "scale", "rule": "rollout", "desired": 2},
         ],
         "boot_failures": {"f@3": {"ref": "f@3", "detail": "OSError: no such model"}},
-        "breakers": {},
+        "breakers": {
+            "f@1": {"state": "closed", "reason": "", "retry_after_s": 0.0},
+            "f@2": {"state": "half_open", "reason": "crash_loop", "retry_after_s": 0.0},
+            "f@3": {"state": "open", "reason": "error_rate", "retry_after_s": 3.94},
+        },
         "trial": {"ref": "f@3", "action": "wait", "rule": "baking", "reason": "590 s to go"},
         "mirror": {"equal": 7, "different": 2, "failed": 0, "skipped": 1, "paths": {"$.score": 2}},
     }
@@ -94,6 +98,8 @@ def test_why_tells_the_whole_story(monkeypatch: pytest.MonkeyPatch, capfd: pytes
         "ready: version 1: 2, version 3: 0",
         "version 1 still serves: its successor is not ready",
         "f@3 does not come up: OSError: no such model",
+        "f@2: its breaker lets probes through (crash loop)",
+        "f@3: its breaker is open (error rate), next probe in 3.9s",
         "canary f@3: wait (baking): 590 s to go",
         "7 equal, 2 different, 0 failed, 1 skipped",
         "differs 2 times at $.score",
@@ -102,6 +108,7 @@ def test_why_tells_the_whole_story(monkeypatch: pytest.MonkeyPatch, capfd: pytes
         "f@3 scale (rollout), wanted 2",
     ):
         assert part in text, text
+    assert "f@1: its breaker" not in text
 
 
 def test_options_that_contradict_each_other_are_usage_errors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import pytest
 from samovar.policies import Breaker
 from samovar.spec import Limits
 from samovar_dispatch.health.breaker import SIDE_BY_SIDE_S
+from samovar_dispatch.retries.hedging import MIN_SAMPLES
 from samovar_storage import keys
 from samovar_storage.embedded import EmbeddedValkey
 from samovar_storage.objects import ObjectStore
@@ -76,6 +77,8 @@ def test_it_opens_refuses_lets_probes_through_and_closes(gateway: Gateway) -> No
     refused = gateway.invoke("breaks")
     assert (refused.status_code, refused.json()["code"], refused.headers["retry-after"]) == (503, "breaker_open", "1")
     assert refused.json()["reason"] == "error_rate"
+    told = gateway.client.get("/v1/functions/breaks/why").json()["breakers"]["breaks@1"]
+    assert (told["state"], told["reason"]) == ("open", "error_rate")
     seen = instance.behave()["calls"]
     wait_until(lambda: gateway.invoke("breaks").status_code == 200, what="a probe went through")
     wait_until(lambda: gateway.invoke("breaks").status_code == 200)
@@ -220,3 +223,22 @@ def test_a_hedge_answers_for_a_slow_instance(gateway: Gateway) -> None:
     wait_until(lambda: gateway.metric("samovar_running") == 0, what="the loser was cancelled")
     assert gateway.invoke("hedges", samovar_timeout_ms="300").status_code == 504, "no budget for another copy"
     assert gateway.metric("samovar_hedges_total") == 1
+
+
+def test_a_percentile_is_learned_from_the_calls(gateway: Gateway) -> None:
+    ref = gateway.deploy("learns", hedge_after="p95").ref
+    instances = {one.popen.pid: one for one in (gateway.start_instance(ref), gateway.start_instance(ref))}
+    wait_until(lambda: gateway.client.get("/v1/functions/learns/why").json()["ready"]["1"] == 2)
+    sent = gateway.metric("samovar_hedges_total")
+    for _ in range(MIN_SAMPLES - 1):
+        answer = gateway.invoke("learns")
+        assert answer.status_code == 200
+    favourite = instances[answer.json()["pid"]]
+    favourite.behave(sleep_s=0.5)
+    assert gateway.invoke("learns").json()["pid"] == favourite.popen.pid, "too few are known: no copy"
+    assert gateway.metric("samovar_hedges_total") == sent
+    favourite.behave(sleep_s=9)
+    before_s = time.monotonic()
+    assert gateway.invoke("learns").json()["pid"] != favourite.popen.pid
+    assert time.monotonic() - before_s < 5
+    assert gateway.metric("samovar_hedges_total") == sent + 1

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from samovar.policies import Breaker
-from samovar_dispatch.health.outliers import MAX_FAILED_CHECKS, MAX_IN_A_ROW
+from samovar_dispatch.health.outliers import INTERVAL_S, MAX_FAILED_CHECKS, MAX_IN_A_ROW, MIN_CALLS, MIN_PEERS
 from samovar_storage import keys
 from samovar_storage.objects import ObjectStore
 from support.folders import short_folder
@@ -73,9 +75,34 @@ def test_one_that_stays_unwell_is_asked_to_be_replaced(gateway: Gateway) -> None
     assert gateway.invoke("stays-bad").json()["pid"] == good.popen.pid
 
 
+def test_one_that_fails_more_often_than_its_peers_is_left_alone(gateway: Gateway) -> None:
+    ref = gateway.deploy("moody", breaker=PATIENT).ref
+    instances = [gateway.start_instance(ref) for _ in range(MIN_PEERS)]
+    wait_until(lambda: gateway.client.get("/v1/functions/moody/why").json()["ready"]["1"] == MIN_PEERS)
+    before = gateway.metric("samovar_ejections_total")
+    moody = instances[2]
+    moody.behave(fail_every=3)  # never twice in a row
+
+    def call_until_somebody_is_left_alone(_: int) -> None:
+        give_up_s = time.monotonic() + 4 * INTERVAL_S
+        while gateway.metric("samovar_ejections_total") == before and time.monotonic() < give_up_s:
+            for _ in range(20):
+                assert gateway.invoke("moody", {"sleep_s": 0.02}).status_code in (200, 500)
+
+    with ThreadPoolExecutor(MIN_PEERS) as crowd:
+        list(crowd.map(call_until_somebody_is_left_alone, range(MIN_PEERS)))
+    assert gateway.metric("samovar_ejections_total") == before + 1
+    assert moody.behave(fail_every=3, unwell=True)["calls"] >= MIN_CALLS
+    with ThreadPoolExecutor(MIN_PEERS) as crowd:
+        answers = [*crowd.map(lambda _: gateway.invoke("moody", {"sleep_s": 0.02}), range(50))]
+    assert {answer.status_code for answer in answers} == {200}
+    assert moody.popen.pid not in {answer.json()["pid"] for answer in answers}
+
+
 def test_when_all_fail_nobody_but_half_is_left_alone(gateway: Gateway) -> None:
+    before = gateway.metric("samovar_ejected_instances")
     instances = pair(gateway, "all-bad")
     for one in instances:
         one.behave(fail="boom", unwell=True)
     assert {gateway.invoke("all-bad").status_code for _ in range(5 * MAX_IN_A_ROW)} == {500}
-    assert gateway.metric("samovar_ejected_instances") <= 2, "one of each pair"
+    assert gateway.metric("samovar_ejected_instances") <= before + 1, "one of the pair"

@@ -3,7 +3,8 @@
 python tests/support/fake_instance.py SOCKET REF TOKEN [CONCURRENCY]
 The body picks the behaviour: {"x": [..]} → their sum; {"sleep_s": S}; {"die": true} (kill -9 of itself);
 {"stream": N}; {"fail": "text", "code": …, "status": …}; {"fail_if": PATH} (while the file exists);
-{"fail_on": REF} (instances of that version alone); {"busy": N} (busy the first N times).
+{"fail_on": REF} (instances of that version alone); {"fail_every": N} (each Nth call of an instance);
+{"busy": N} (busy the first N times).
 Everything else is echoed, with how many calls were answered so far and the time this one had.
 
 At SIGUSR1 it reads SOCKET.mode (JSON), which from then on is added to every body, and writes SOCKET.seen: how many
@@ -130,6 +131,8 @@ class FakeInstance(asyncio.Protocol):
         return wire.Result(message.id, body, 0, int(data.get("sleep_s", 0) * 1e6), 1, 0)
 
     def fails(self, data: dict[str, Any]) -> bool:
+        if "fail_every" in data:
+            return self.seen["calls"] % int(data["fail_every"]) == 0
         return "fail" in data or os.path.exists(data.get("fail_if", "")) or data.get("fail_on") == self.ref
 
     async def stream(self, message: wire.Invoke, data: dict[str, Any]) -> wire.Message:
