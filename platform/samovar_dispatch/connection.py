@@ -1,6 +1,6 @@
 """One multiplexed connection to one instance: our half of `samovar.wire`.
 
-Frames are written as they are made; the event loop joins those of one turn into one system call. What a connection
+The frames of one turn of the loop go out in one system call: each costs the wake-up of a process. What a connection
 may hold unsent is bounded by the seats its instance has, times the largest body. This module knows the wire and who
 to tell; it does not know queues, retries or deadlines.
 """
@@ -67,6 +67,8 @@ class InstanceConnection(asyncio.Protocol):
         self._next_id = 0
         self._crowded_id = 0  # of the last call that was sent while others were in flight
         self._reason = ""
+        self._loop = asyncio.get_running_loop()
+        self._unsent = bytearray()
         self._decoder = wire.caller_side()
         self._transport: asyncio.Transport | None = None
         self._handlers = {
@@ -108,7 +110,7 @@ class InstanceConnection(asyncio.Protocol):
         """Send `call`; from now on its id is in flight here. Raises ProtocolError if it does not fit a frame."""
         number = self._next_id = self._next_id + 1
         ask = call.ask
-        frame = wire.encode(
+        self._write(
             wire.Invoke(
                 number,
                 ask.body,
@@ -124,7 +126,6 @@ class InstanceConnection(asyncio.Protocol):
             self._crowded_id = number
         call.id = number
         self.in_flight[number] = call
-        self._transport.write(frame)  # type: ignore[union-attr]  # only an opened connection has a seat
 
     def was_alone(self, call: Call) -> bool:
         """Return whether no other call of ours was there from when `call` was sent until now."""
@@ -133,7 +134,7 @@ class InstanceConnection(asyncio.Protocol):
     def send(self, message: wire.Cancel | wire.Credit | wire.Check) -> None:
         """Send a small message, unless the connection is gone."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(wire.encode(message))
+            self._write(message)
 
     @property
     def may_serve(self) -> bool:
@@ -154,6 +155,19 @@ class InstanceConnection(asyncio.Protocol):
         told, self._told_check = self._told_check, None
         told(fault, was_busy)
         return True
+
+    def _write(self, message: wire.Message) -> None:
+        """Send a message with the others of this turn of the loop. Raises ProtocolError if it does not fit a frame."""
+        unsent = self._unsent
+        is_first = not unsent
+        wire.append(unsent, message)
+        if is_first:
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(self._unsent)
+        self._unsent = bytearray()
 
     def close(self, reason: str) -> None:
         """Close at once; calls in flight are lost. `reason` is what `closed` resolves to."""
