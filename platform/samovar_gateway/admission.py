@@ -40,9 +40,10 @@ class Admission:
         self._id_prefix = token_hex(5).encode()
         self._num_ids = 0
 
-    def check(self, name: str, method: str, header: dict[bytes, bytes]) -> Ask:
+    def check(self, name: str, method: str, header: dict[bytes, bytes], request_id: bytes) -> Ask:
         """Return the invocation that path and headers ask for; its deadline runs from now.
 
+        request_id: what its answer and its record are called, whatever becomes of it.
         Raises: Unauthenticated, Forbidden, FunctionNotFound (without near names); noted: MethodNotAllowed, Draining,
             RequestError.
         """
@@ -60,7 +61,7 @@ class Admission:
             now_s,
             now_s + min(entry.timeout_s, self._max_timeout_s),
             header,
-            self.request_id(header),
+            request_id,
         )
         ask.rate = principal.rate
         try:

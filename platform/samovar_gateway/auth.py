@@ -22,7 +22,7 @@ from samovar_storage.records import ApiKeyRecord
 
 log = logging.getLogger(__name__)
 
-MAX_REMEMBERED = 10_000
+MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 10_000, 256  # a key takes about 70; white space may make a header longer
 FOREVER_S = float("inf")
 _NOBODY = hashlib.sha256(b"").hexdigest()
 
@@ -91,11 +91,16 @@ class KeyTable:
             if not self.loaded:
                 raise Unavailable("this gateway is starting and does not know the API keys yet", retry_after_s=1.0)
             principal = self._verify(header or b"", now_s)
-            if len(self._remembered) >= MAX_REMEMBERED:
-                self._remembered.clear()
-            self._remembered[header or b""] = principal
+            self._remember(header or b"", principal)
         self._used[principal.key_id] = now_s
         return principal
+
+    def _remember(self, header: bytes, principal: Principal) -> None:
+        if len(header) > MAX_REMEMBERED_BYTES:
+            return
+        if len(self._remembered) >= MAX_REMEMBERED:
+            self._remembered.clear()
+        self._remembered[header] = principal
 
     def used(self) -> dict[str, float]:
         """Return what `take_used` would."""

@@ -163,20 +163,21 @@ class InvokeProtocol(BoundedProtocol):
         if not is_plain or len(body) > self.admission.max_body_bytes or self.parser.get_http_version() != "1.1":
             return False
         header = dict(self.headers)
+        request_id = self.admission.request_id(header)
         keep_alive = self.parser.should_keep_alive() and not self.server_state.is_leaving
         try:
-            ask = self.admission.check(name.decode("ascii"), self.parser.get_method().decode(), header)
+            ask = self.admission.check(name.decode("ascii"), self.parser.get_method().decode(), header, request_id)
         except FunctionNotFound:
             return False
         except SamovarError as error:
             self._body = None
-            self.cycle = refused = Exchange(self, None, self.admission.request_id(header), keep_alive)  # type: ignore[assignment]
+            self.cycle = refused = Exchange(self, None, request_id, keep_alive)  # type: ignore[assignment]
             refused.refuse(error)
             return True
         if ask.entry.streams:
             return False
         self._body = None
-        self.cycle = exchange = Exchange(self, ask, ask.request_id, keep_alive)  # type: ignore[assignment]
+        self.cycle = exchange = Exchange(self, ask, request_id, keep_alive)  # type: ignore[assignment]
         ask.deliver = exchange.deliver
         try:
             self._journey.begin(ask, body)

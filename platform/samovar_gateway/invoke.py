@@ -56,8 +56,7 @@ class InvokeRoute:
         request_id = self._admission.request_id(header)
         unread: Receive | None = receive
         try:
-            ask = await self._admit(name, scope["method"], header)
-            ask.request_id = request_id
+            ask = await self._admit(name, scope["method"], header, request_id)
             body = await self._read(ask, receive)
             unread = None
             answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -80,14 +79,14 @@ class InvokeRoute:
             log.exception("invocation %s of %s failed", request_id.decode("latin-1"), name)
             await self._refuse(SamovarError("an error inside the gateway; its log says more"), request_id, send)
 
-    async def _admit(self, name: str, method: str, header: dict[bytes, bytes]) -> Ask:
+    async def _admit(self, name: str, method: str, header: dict[bytes, bytes], request_id: bytes) -> Ask:
         """Check path and headers, as `Admission.check`; a function nobody told us of is looked for once."""
         try:
-            return self._admission.check(name, method, header)
+            return self._admission.check(name, method, header, request_id)
         except FunctionNotFound:
             if not await self._state.mirror.find(name):
                 raise
-            return self._admission.check(name, method, header)
+            return self._admission.check(name, method, header, request_id)
 
     async def _read(self, ask: Ask, receive: Receive) -> bytes:
         """Return the body. Raises, noted: BodyTooLarge, ClientTooSlow, QueueFull; Cancelled if the caller left."""

@@ -342,6 +342,15 @@ def test_headers_that_mean_nothing_are_400(gateway: Gateway, name: str, values: 
         assert (answer.status_code, answer.json()["code"]) == (400, "malformed"), value
 
 
+@pytest.mark.parametrize("expect", [b"", b"expect: 100-continue\r\n"], ids=["fast path", "asgi"])
+def test_a_refusal_and_its_record_have_the_same_id(gateway: Gateway, expect: bytes) -> None:
+    lines = b"samovar-timeout-ms: soon\r\nconnection: close\r\ncontent-length: 2\r\n"
+    refused = json.loads(said(gateway, HEAD + lines + expect + b"\r\n{}").rpartition(b"\r\n\r\n")[2])
+    assert refused["code"] == "malformed"
+    found = gateway.client.get("/v1/functions/echo/requests", params={"status": "400"}).json()["records"]
+    assert refused["request_id"] in {record["request_id"] for record in found}
+
+
 @pytest.mark.parametrize("given", [b"\xff\xfe", b"a" * 5000, b"<script>", b"'; drop table", b"\xe2\x80\xae"])
 def test_request_ids_come_back_or_are_replaced(gateway: Gateway, given: bytes) -> None:
     for path in ("/v1/functions/echo/invoke", "/v1/functions/nobody/invoke", "/v1/keys/nobody/rotate"):

@@ -35,6 +35,13 @@ def test_a_good_key_is_known_twice_and_forgotten_when_keys_change() -> None:
         keys.authenticate(header)
 
 
+def test_a_header_blown_up_with_white_space_is_good_but_not_kept() -> None:
+    keys = table()
+    header = f"Bearer {' ' * 60_000}sv_abc_{SECRET}".encode()
+    assert keys.authenticate(header).key_id == "abc"
+    assert keys.authenticate(header) is not keys.authenticate(header)
+
+
 @pytest.mark.parametrize(
     "header",
     [
