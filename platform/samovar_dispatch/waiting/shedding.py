@@ -60,14 +60,15 @@ class Outlook:
         predicted_s = self.predicted_wait_s(num_ahead)
         if predicted_s is None:
             return
-        needed_s = self._needed_s(predicted_s, num_ahead, left_s)
-        if needed_s <= left_s * PATIENCE[priority]:
+        needed_s, may_need_s = self._needed_s(predicted_s, num_ahead, left_s), left_s * PATIENCE[priority]
+        if needed_s <= may_need_s:
             return
         kind = self._kind(is_late=needed_s > left_s)
         raise kind(
-            f"it would have to wait about {predicted_s:.2f} s and then run for {self.pace.held_s:.2f} s: "
-            f"too much for the {left_s:.2f} s it has",
-            retry_after_s=retry_after_s(needed_s - left_s * PATIENCE[priority]),
+            f"it would wait about {predicted_s:.2f} s and run for about {self.pace.held_s:.2f} s; with what both vary "
+            f"by that is {needed_s:.2f} s, and it has {left_s:.2f} s"
+            + (f", {may_need_s:.2f} s at its priority" if may_need_s < left_s else ""),
+            retry_after_s=retry_after_s(needed_s - may_need_s),
             predicted_wait_s=round(predicted_s, 3),
         )
 
