@@ -36,11 +36,13 @@ class Ask:
     the key allows. header: the request's headers by lower-case name, as bytes. no_store: the caller forbids keeping its
     answer. deliver: called once with the call that answered (None if no call did) and the outcome; must not raise.
     version: that the route chose, None until then. marks: a sum of the constants above. more_headers: what the answer
-    says beside its usual headers. handle: what is under way, once it began.
+    says beside its usual headers. answered_by: who gave it, if not the version itself, as in `requestlog.rows`. handle:
+    what is under way, once it began.
     """
 
     __slots__ = (
         "accept_stream",
+        "answered_by",
         "arrived_s",
         "body",
         "content_type",
@@ -89,6 +91,7 @@ class Ask:
         self.body = b""
         self.deliver: Callable[[Call | None, Outcome], object] = _nobody
         self.marks = 0
+        self.answered_by = ""
         self.more_headers: Sequence[tuple[bytes, bytes]] = ()
         self.handle: Handle | None = None
         self.version: Version | None = None

@@ -47,8 +47,8 @@ class Call:
     """One attempt at an ask with one version. All `_s` times are monotonic seconds.
 
     owner: is told the outcome. done: nobody waits any more; delivered: the owner was told, at the first chunk of a
-    stream already. id: on the connection of `seat`. num_attempts: runs that ended in a lost instance.
-    started: the instance said so (only when asked to). cold: it had to wait for an instance to come up.
+    stream already. id: on the connection of `seat`. num_attempts: runs that ended in a lost instance; lost_on: the last
+    such. started: the instance said so (only when asked to). cold: it had to wait for an instance to come up.
     recalled: its instance was asked to give it back. probe: the round of the breaker it is a probe of, 0 = it is none.
     """
 
@@ -61,6 +61,7 @@ class Call:
         "done",
         "ended_s",
         "id",
+        "lost_on",
         "num_attempts",
         "owner",
         "probe",
@@ -92,6 +93,7 @@ class Call:
         self.deadline_s = ask.deadline_s
         self.id = 0
         self.num_attempts = 0
+        self.lost_on = ""
         self.probe = 0
         self.seat: Seat[InstanceConnection] | None = None
         self.stream: ChunkStream | None = None

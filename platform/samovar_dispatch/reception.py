@@ -197,7 +197,9 @@ class Reception:
         version = call.version
         notified = call.started if version.notify_start else None
         started = call.stream is not None or may_have_started(position, connection.seat.slots, notified)
-        call.num_attempts += started
+        if started:
+            call.num_attempts += 1
+            call.lost_on = connection.record.instance_id
         verdict = after_loss(
             wanted=not call.done,
             started=started,

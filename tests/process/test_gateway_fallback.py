@@ -435,12 +435,14 @@ def test_every_ask_is_noted_once_with_what_became_of_it(gateway: Gateway, name: 
     gateway.invoke(name, body | {"q": 2, "status": 422, "code": "invalid_input"}, x_request_id="wrong")
     records = gateway.client.get(f"/v1/functions/{name}/requests").json()["records"]
     ours = [record for record in records if record["status"] != 405]  # those are of the deploy
-    assert [(r["request_id"], r["status"], r["cached"], r["fallback"], r["version"]) for r in ours] == [
-        ("good", 200, False, False, 1),
-        ("hit", 200, True, False, 1),
-        ("stale", 200, True, True, 1),
-        ("value", 200, False, True, 1),
-        ("wrong", 422, False, False, 1),
+    assert [
+        (r["request_id"], r["status"], r["cached"], r["fallback"], r["version"], r["answered_by"]) for r in ours
+    ] == [
+        ("good", 200, False, False, 1, ""),
+        ("hit", 200, True, False, 1, f"{name}@1"),
+        ("stale", 200, True, True, 1, f"{name}@1"),
+        ("value", 200, False, True, 1, "value"),
+        ("wrong", 422, False, False, 1, ""),
     ]
 
 

@@ -236,6 +236,8 @@ def test_a_lost_call_says_what_the_manager_knows_of_its_instance(gateway: Gatewa
             victim.announce("gone", "it ate too much")
         document = problem(running.result(10), 502, "instance_lost")
     assert document["detail"].endswith("was lost while running the call: it ate too much")
+    (record,) = gateway.client.get(f"/v1/functions/{name}/requests", params={"status": 502}).json()["records"]
+    assert (record["instance"], record["num_attempts"]) == (victim.record.instance_id, 1)
 
 
 def test_a_malformed_instance_harms_only_its_own_calls(gateway: Gateway) -> None:

@@ -199,3 +199,5 @@ def test_without_duckdb_the_command_says_what_to_install(run: Run, monkeypatch: 
 def test_options_of_requests_need_it(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_command(["logs", "echo", "--status", "5xx"]) == 2
     assert "need --requests" in capfd.readouterr().err
+    for contradiction in (["--follow"], ["--summary", "--sql", "select 1"]):
+        assert run_command(["logs", "--requests", "echo", *contradiction]) == 2

@@ -46,10 +46,14 @@ def logs(
 ) -> None:
     """Show the last lines that NAME printed, the newest last; with --requests, its last calls."""
     if not requests:
-        if summary or sql or q["status"] or q["slower_ms"] is not None or q["version"] is not None:
+        if summary or sql is not None or q["status"] or q["slower_ms"] is not None or q["version"] is not None:
             raise click.UsageError("--status, --slower, --version, --summary and --sql need --requests")
         _lines(session, name, follow, num_lines)
         return
+    if follow:
+        raise click.UsageError("--follow is for what it prints, not for --requests")
+    if summary and sql is not None:
+        raise click.UsageError("give --summary or --sql, not both")
     from samovar.cli import requests as log
 
     if sql is not None:

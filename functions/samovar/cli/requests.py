@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from samovar.cli.session import Session
 
+_NEVER_CUT = ("at", "instance", "request id")  # in a narrow terminal: people copy them
+_WIDE = 110  # columns of a terminal that has room for everything
 _MARKS = ("cold", "cached", "fallback", "retried", "hedged", "shadow")
 _DOWNLOAD_TIMEOUT_S = 60.0
 MAX_DOWNLOAD_BYTES = 4 << 30
@@ -35,7 +37,7 @@ def show_records(session: Session, name: str, query: Mapping[str, Any]) -> None:
     if session.as_json:
         session.emit(answer["records"], str)
     elif answer["records"]:
-        session.emit(answer["records"], lambda: _records_table(answer["records"]))
+        session.emit(answer["records"], lambda: _records_table(answer["records"], session.out.width))
     else:
         session.note("no such calls")
 
@@ -44,7 +46,7 @@ def show_summary(session: Session, name: str, query: Mapping[str, Any]) -> None:
     """Print calls by outcome and latency percentiles of every version."""
     answer = session.get(_path(name, "/summary", {k: v for k, v in query.items() if k != "limit"}))
     _warn(session, answer)
-    session.emit(answer["versions"], lambda: _summary_table(answer["versions"]))
+    session.emit(answer["versions"], lambda: _summary_table(answer["versions"], session.out.width))
 
 
 def show_sql(session: Session, name: str, sql: str, query: Mapping[str, Any]) -> None:
@@ -62,7 +64,7 @@ def show_sql(session: Session, name: str, sql: str, query: Mapping[str, Any]) ->
             return
         columns, rows = _run(duckdb, folder, paths, sql)
     shown = [dict(zip(columns, map(_plain, row), strict=True)) for row in rows]
-    session.emit(shown, lambda: _table(columns, [[*map(_cell, row)] for row in rows]))
+    session.emit(shown, lambda: _table(columns, [[*map(_cell, row)] for row in rows], session.out.width))
 
 
 def _duckdb() -> Any:
@@ -101,7 +103,7 @@ def _run(duckdb: Any, folder: str, paths: list[str], sql: str) -> tuple[list[str
     with duckdb.connect(":memory:") as database:
         listed = ", ".join(map(_quoted, paths))
         database.execute(f"SET allowed_directories = [{_quoted(folder)}]")
-        database.execute(f"CREATE VIEW requests AS SELECT * FROM read_parquet([{listed}])")  # noqa: S608  our own paths
+        database.execute(f"CREATE VIEW requests AS SELECT * FROM read_parquet([{listed}], union_by_name=true)")  # noqa: S608  our own paths
         database.execute("SET enable_external_access = false")
         database.execute("SET lock_configuration = true")
         try:
@@ -127,8 +129,8 @@ def _warn(session: Session, answer: Mapping[str, Any]) -> None:
         session.note(f"{store} does not answer: {what} are missing")
 
 
-def _records_table(records: list[dict[str, Any]]) -> Table:
-    columns = ["at", "version", "status", "code", "total ms", "queue ms", "run ms", "instance", "marks", "request id"]
+def _records_table(records: list[dict[str, Any]], width: int) -> Table:
+    columns = ["at", "v", "status", "code", "ms", "queue", "run", "instance", "marks", "request id"]
     rows = [
         [
             time.strftime("%H:%M:%S", time.localtime(record["at_s"])),
@@ -137,29 +139,41 @@ def _records_table(records: list[dict[str, Any]]) -> Table:
             record["code"],
             *(f"{record[f'{part}_ms']:.1f}" for part in ("total", "queue", "run")),
             record["instance"][-8:],
-            " ".join(mark for mark in _MARKS if record[mark]),
+            " ".join(mark for mark in _MARKS if record[mark]) + _stand_in(record),
             record["request_id"],
         ]
         for record in records
     ]
-    return _table(columns, rows)
+    if width < _WIDE:
+        at = columns.index("instance")
+        columns, rows = columns[:at] + columns[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
+    return _table(columns, rows, width)
 
 
-def _summary_table(versions: list[dict[str, Any]]) -> Table:
-    counts = ["calls", "ok", "client", "failed", "shed", "late", "cancelled", "fallback", "cached"]
+def _stand_in(record: Mapping[str, Any]) -> str:
+    """Return who answered instead of the version that was asked."""
+    by = record.get("answered_by") or ""
+    return f" by {by}" if by and by != f"{record['function']}@{record['version']}" else ""
+
+
+def _summary_table(versions: list[dict[str, Any]], width: int) -> Table:
+    outcomes = ["ok", "client", "failed", "shed", "late", "cancelled", "fallback", "cached"]
+    counts = ["calls", *(outcome for outcome in outcomes if any(version[outcome] for version in versions))]
     times = ["total_p50_ms", "total_p95_ms", "total_p99_ms", "run_p50_ms", "run_p99_ms"]
-    columns = ["version", *counts, *(name.replace("_", " ") for name in times)]
+    columns = ["v", *counts, "p50 ms", "p95", "p99", "run p50", "run p99"]
     rows = [[str(v["version"] or "-"), *(str(v[c]) for c in counts), *(_cell(v[t]) for t in times)] for v in versions]
-    return _table(columns, rows)
+    return _table(columns, rows, width)
 
 
-def _table(columns: list[str], rows: list[list[str]]) -> Table:
+def _table(columns: list[str], rows: list[list[str]], width: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2 if width >= _WIDE else 1, 0, 0))
     for column in columns:
-        table.add_column(column)
+        whole = column in _NEVER_CUT
+        longest = max((len(row[len(table.columns)]) for row in rows), default=0)
+        table.add_column(column, overflow="fold", no_wrap=whole, min_width=longest if whole else None)
     for row in rows:
         table.add_row(*map(Text, row))  # payloads are no markup
     return table

@@ -96,6 +96,7 @@ def _instances_table(found: list[dict[str, Any]], now_s: float) -> Table | str:
     if not found:
         return "no instances"
     table = _table("instance", "function", "state", "pid", "memory", "age", "idle", "device", "boot", "sandbox")
+    table.columns[0].min_width = max(len(instance["instance_id"]) for instance in found)  # people copy it
     for instance in sorted(found, key=lambda entry: (entry.get("ref", ""), entry.get("started_at_s", 0))):
         state = str(instance["state"])
         colour = _STATE_COLOURS.get(state, "")

@@ -110,6 +110,7 @@ class Errand:
     def reused(self, answer: Answer, headers: Sequence[Header]) -> None:
         """Answer with what somebody else's call gave."""
         self.ask.marks |= CACHED
+        self.ask.answered_by = self._own_ref(answer)
         self.ask.more_headers = headers
         self._answer(None, _result(answer), "ok")
 
@@ -249,6 +250,7 @@ class Errand:
         call, error = self._first()
         self._count("cached")
         self.ask.marks |= FALLBACK | CACHED
+        self.ask.answered_by = self._own_ref(answer)
         age_s = self.desk.cabinet.age_s(answer)
         self.ask.more_headers = fallbacks.stale_headers(answer.version, age_s, error)
         self._answer(call, _result(answer), "ok")
@@ -269,6 +271,7 @@ class Errand:
         """Say and count that `link` stands in; `version` is what answered."""
         self._count(link)
         self.ask.marks |= FALLBACK
+        self.ask.answered_by = link if link == "value" else version.ref
         self.ask.more_headers = fallbacks.link_headers(link, version.manifest.name, version.label)
 
     def _answer(self, call: Call | None, outcome: Outcome, code: str) -> None:
@@ -286,6 +289,9 @@ class Errand:
 
     def _first_call(self) -> Call | None:
         return self._failure[0] if self._failure is not None else None
+
+    def _own_ref(self, answer: Answer) -> str:
+        return f"{self.version.manifest.name}@{answer.version}"
 
     def _count(self, what: str) -> None:
         counts = self.version.stats.fallbacks

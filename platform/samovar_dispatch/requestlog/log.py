@@ -108,6 +108,8 @@ class RequestLog:
                 if call.cold:
                     marks |= COLD
                     boot_ms = record.boot_ms
+            else:
+                instance = call.lost_on
             if attempts:
                 marks |= RETRIED
         row = Row(
@@ -115,6 +117,7 @@ class RequestLog:
             ask.key_id, ask.priority, status, code, total_s, queue_s, result.run_us, result.batch_size, attempts, marks,
             size_in, size_out, ask.content_type[:MAX_HEADER_CHARS], ask.traceparent[:MAX_HEADER_CHARS], boot_ms,
             body if form else None, form, answer if form else None, form if answer is not None else NONE,
+            ask.answered_by,
         )  # fmt: skip
         book.rows.append(row)
         if form == UNTREATED:

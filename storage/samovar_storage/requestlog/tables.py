@@ -52,6 +52,7 @@ SCHEMA = pa.schema(
         ("answer", pa.string()),
         ("answer_form", pa.string()),
         ("answer_cut", pa.bool_()),
+        ("answered_by", pa.string()),
     ]
 )
 
@@ -101,7 +102,8 @@ def table_of(run: str, function: str, rows: Sequence[Sequence[Any]]) -> pa.Table
         made[mark] = pc.not_equal(pc.bit_wise_and(marks, 1 << bit), 0)
     made |= _payload("payload", columns["body"], columns["body_form"])
     made |= _payload("answer", columns["answer"], columns["answer_form"])
-    arrays = [made[f.name] if f.name in made else pa.array(columns[f.name], f.type) for f in SCHEMA]
+    absent = (None,) * len(rows)  # rows of an older gateway lack the fields that came last
+    arrays = [made[f.name] if f.name in made else pa.array(columns.get(f.name, absent), f.type) for f in SCHEMA]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
