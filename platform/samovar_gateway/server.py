@@ -78,12 +78,16 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def inherit(descriptor: int) -> socket.socket:
-    """Return the listening socket that whoever started this process holds open for it. Raises ConfigError."""
+    """Return the listening socket that whoever started this process holds open for it. Raises ConfigError.
+
+    It is not passed on to processes of this one: a port that is still held by one of them is not refused but hangs.
+    """
     try:
         listener = socket.socket(fileno=descriptor)
         if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             raise ConfigError(f"descriptor {descriptor} is no listening socket")
         listener.setblocking(False)
+        listener.set_inheritable(False)
         return listener
     except OSError as error:
         raise ConfigError(f"descriptor {descriptor} is no listening socket: {error.strerror}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -17,6 +18,7 @@ import httpx
 import msgspec
 import pytest
 
+from samovar_gateway.server import inherit
 from samovar_storage import keys
 from samovar_storage.embedded import EmbeddedValkey
 from samovar_storage.objects import ObjectStore
@@ -114,6 +116,15 @@ def test_who_has_just_connected_is_still_answered(stores: Stores, object_store: 
             wait_until(lambda: refuses(gateway.url), what="no new connection is taken")
             assert answer_on(newcomer, gateway.raw("echo", b"{}")).startswith(b"HTTP/1.1 200")
         assert gateway.process.wait(10) == 0
+
+
+def test_an_inherited_socket_is_held_by_no_child() -> None:
+    """Else a port that is left hangs instead of refusing, as long as the keeper of the request log lives."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        passed_on = os.dup(listener.fileno())
+        os.set_inheritable(passed_on, True)
+        with closing(inherit(passed_on)) as inherited:
+            assert not inherited.get_inheritable()
 
 
 def test_a_function_that_nobody_announced_yet_is_found(
