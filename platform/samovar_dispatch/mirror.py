@@ -90,7 +90,7 @@ class Mirror:
         for number, data in enumerate(rows.values()):
             if number % RELOAD_SLICE == RELOAD_SLICE - 1:
                 await asyncio.sleep(0)
-            self._functions.put(loads(data, FunctionRecord))
+            self._put(data)
         if is_built:
             self._functions.keep_only(name.decode() for name in rows)
             self._functions.loaded = True
@@ -110,8 +110,15 @@ class Mirror:
         if data is None:
             self._functions.remove(name)
         else:
-            self._functions.put(loads(data, FunctionRecord))
+            self._put(data)
             self._membership.link_known()
+
+    def _put(self, data: bytes | str) -> None:
+        """Take a function over; one that cannot be read stops no other, and stays as it was here."""
+        try:
+            self._functions.put(loads(data, FunctionRecord))
+        except msgspec.MsgspecError as error:
+            log.error("a function record cannot be read: %s", error)
 
 
 async def recall_boot_failure(redis: Redis, dispatcher: Dispatcher, ref: str) -> None:

@@ -206,7 +206,7 @@ def _text(value: bytes | str) -> str:
 
 def _function(data: bytes | str) -> FunctionRecord | None:
     try:
-        return msgspec.json.decode(data, type=FunctionRecord)
+        return loads(data, FunctionRecord)
     except msgspec.MsgspecError as error:
         logger.error("a function record cannot be read: %s", error)
         return None

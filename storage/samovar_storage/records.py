@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from samovar.errors import DeployRefused
 from samovar.spec import Manifest, Route
 from samovar.values import Struct
 
@@ -170,5 +171,11 @@ def dumps(record: Struct) -> bytes:
 
 
 def loads(data: bytes | str, type: type[R]) -> R:
-    """Return the `type` stored in `data`. Raises msgspec.ValidationError if it is not one."""
-    return msgspec.json.decode(data, type=type)
+    """Return the `type` stored in `data`.
+
+    Raises: msgspec.ValidationError if it is not one, or breaks a rule that came after it was written.
+    """
+    try:
+        return msgspec.json.decode(data, type=type)
+    except DeployRefused as error:
+        raise msgspec.ValidationError(error.detail) from error

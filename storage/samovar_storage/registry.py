@@ -119,14 +119,20 @@ class Registry:
         return loads(data, FunctionRecord)
 
     def records(self) -> dict[str, FunctionRecord]:
-        """Return name → index entry of every function."""
+        """Return name → index entry of every function that can be read."""
         with translating("the registry"):
             rows = self._redis.hgetall(keys.FUNCTIONS)
-        return {_text(name): loads(data, FunctionRecord) for name, data in rows.items()}
+        found = {}
+        for name, data in rows.items():
+            try:
+                found[_text(name)] = loads(data, FunctionRecord)
+            except msgspec.MsgspecError as error:
+                log.error("registry: function %s is left out: %s", _text(name), error)
+        return found
 
     def manifest(self, name: str, version: int) -> Manifest:
-        """Return a version's manifest from object storage. Raises NotFound."""
-        return msgspec.json.decode(self._store.get(manifest_key(name, version))[0], type=Manifest)
+        """Return a version's manifest from object storage. Raises NotFound; msgspec.MsgspecError if it is none."""
+        return loads(self._store.get(manifest_key(name, version))[0], Manifest)
 
     def ensure_built(self) -> int:
         """The index mirrors object storage: rebuilt if Redis was empty, else only where a crash left it behind.
@@ -229,15 +235,23 @@ class Registry:
     def _manifests(self, name: str, route: Route) -> dict[str, Manifest]:
         try:
             known = self.record(name).manifests
-        except FunctionNotFound:
+        except (FunctionNotFound, msgspec.MsgspecError):
             known = {}
-        named = {str(version): version for version in sorted(route.receiving())}
-        found = {number: known.get(number) or self.manifest(name, version) for number, version in named.items()}
+        found: dict[str, Manifest] = {}
+        for version in sorted(route.receiving()):
+            self._add_manifest(found, name, version, known)
         for other in {stand_in(route, manifest) for manifest in found.values()}:
             if other is not None and str(other) not in found:
                 with contextlib.suppress(NotFound):
-                    found[str(other)] = known.get(str(other)) or self.manifest(name, other)
+                    self._add_manifest(found, name, other, known)
         return found
+
+    def _add_manifest(self, found: dict[str, Manifest], name: str, version: int, known: dict[str, Manifest]) -> None:
+        """One unreadable version stops no other. Raises: NotFound."""
+        try:
+            found[str(version)] = known.get(str(version)) or self.manifest(name, version)
+        except msgspec.MsgspecError as error:
+            log.error("registry: version %d of %s is left out: %s", version, name, error)
 
     @contextlib.contextmanager
     def _turn(self, name: str) -> Iterator[None]:

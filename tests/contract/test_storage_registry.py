@@ -245,6 +245,21 @@ def test_a_rebuild_leaves_out_what_it_cannot_read_and_drops_what_is_gone(
     assert "good" in registry.records() and "gone" not in registry.records()
 
 
+def test_what_breaks_a_rule_that_came_later_is_left_out_alone(
+    registry: Registry, redis: redis_sync.Redis, object_store: ObjectStore, manifest: Manifest
+) -> None:
+    for name in ("good", "old"):
+        registry.publish_version(msgspec.structs.replace(manifest, name=name))
+    row, stored = redis.hget(keys.FUNCTIONS, "old"), object_store.get(manifest_key("old", 1))[0]
+    assert isinstance(row, bytes)
+    redis.hset(keys.FUNCTIONS, "old", row.replace(b'"timeout_s":60.0', b'"timeout_s":-1.0'))
+    object_store.put(manifest_key("old", 1), stored.replace(b'"timeout_s":60.0', b'"timeout_s":-1.0'))
+    assert registry.records().keys() == {"good"}
+    made = registry.publish_version(msgspec.structs.replace(manifest, name="old"))
+    assert made.version == 2
+    assert registry.record("old").manifests.keys() == {"2"}, "a good version after it serves"
+
+
 def test_what_a_crash_left_behind_is_synchronised_at_the_next_start(
     registry: Registry, object_store: ObjectStore, redis: redis_sync.Redis, manifest: Manifest
 ) -> None:

@@ -23,6 +23,7 @@ from samovar_storage import keys
 from samovar_storage.embedded import EmbeddedValkey
 from samovar_storage.objects import ObjectStore
 from samovar_storage.records import FunctionRecord, dumps, loads
+from support.folders import short_folder
 from support.gateway import environment, running_gateway
 from support.processes import running
 from support.stores import Stores
@@ -141,6 +142,24 @@ def test_a_function_that_nobody_announced_yet_is_found(
         gateway.start_instance("unheard@1")
         assert gateway.invoke("unheard", {}).status_code == 200
         assert gateway.invoke("unheard-of", {}).status_code == 404
+
+
+def test_a_function_that_cannot_be_read_stops_no_other(
+    stores: Stores, object_store: ObjectStore, short_path: Path
+) -> None:
+    """Such as one that was stored before a rule came that refuses it."""
+    with running_gateway(stores, object_store, short_path) as first:
+        first.start_instance(first.deploy().ref)
+        row = first.redis.hget(keys.FUNCTIONS, "echo")
+        assert isinstance(row, bytes)
+        old = re.sub(rb'"timeout_s":[\d.]+', b'"timeout_s":-1.0', row.replace(b'"echo"', b'"old"'))
+        with pytest.raises(msgspec.ValidationError, match="timeout_s"):
+            loads(old, FunctionRecord)
+        first.redis.hset(keys.FUNCTIONS, "old", old)
+        with short_folder() as folder, running_gateway(stores, object_store, folder) as second:
+            wait_until(lambda: second.invoke("echo", {}).status_code == 200, what="it serves what it can read")
+            assert second.invoke("old", {}).status_code == 404
+            first.redis.hdel(keys.FUNCTIONS, "old")
 
 
 def answer_on(connection: socket.socket, request: bytes) -> bytes:
