@@ -111,12 +111,16 @@ class Registry:
                 self._store.delete(manifest_key(name, version))
 
     def record(self, name: str) -> FunctionRecord:
-        """Return the index entry of a function. Raises FunctionNotFound."""
+        """Return the index entry of a function. Raises FunctionNotFound; Conflict if what is stored cannot be read."""
         with translating("the registry"):
             data = self._redis.hget(keys.FUNCTIONS, name)
         if data is None:
             raise FunctionNotFound(f"no function named {name!r}")
-        return loads(data, FunctionRecord)
+        try:
+            return loads(data, FunctionRecord)
+        except msgspec.MsgspecError as error:
+            text = f"{name} is stored in a way that this release refuses: {error}; deploy it again, or remove it"
+            raise Conflict(text) from error
 
     def records(self) -> dict[str, FunctionRecord]:
         """Return name → index entry of every function that can be read."""
@@ -235,7 +239,7 @@ class Registry:
     def _manifests(self, name: str, route: Route) -> dict[str, Manifest]:
         try:
             known = self.record(name).manifests
-        except (FunctionNotFound, msgspec.MsgspecError):
+        except (FunctionNotFound, Conflict):
             known = {}
         found: dict[str, Manifest] = {}
         for version in sorted(route.receiving()):

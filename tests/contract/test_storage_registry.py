@@ -255,6 +255,8 @@ def test_what_breaks_a_rule_that_came_later_is_left_out_alone(
     redis.hset(keys.FUNCTIONS, "old", row.replace(b'"timeout_s":60.0', b'"timeout_s":-1.0'))
     object_store.put(manifest_key("old", 1), stored.replace(b'"timeout_s":60.0', b'"timeout_s":-1.0'))
     assert registry.records().keys() == {"good"}
+    with pytest.raises(Conflict, match="timeout_s is a number of seconds > 0; deploy it again"):
+        registry.record("old")
     made = registry.publish_version(msgspec.structs.replace(manifest, name="old"))
     assert made.version == 2
     assert registry.record("old").manifests.keys() == {"2"}, "a good version after it serves"
