@@ -269,9 +269,11 @@ class Server:
         return deadlines.overrun_s(self._calls, now_s, runs_as_one=self._runs_as_one)
 
     def _give_up_overrun(self, overrun_s: float, now_s: float) -> None:
-        logger.error("a call is %.1f s past its deadline and cannot be stopped: this process ends", overrun_s)
         late = [call for call in self._calls if call.started_at_s and call.deadline_s <= now_s]
-        reason = "abandoned" if all(call.is_cancelled for call in late) else "overrun"
+        reason, since = "overrun", "its deadline passed"
+        if all(call.is_cancelled for call in late):
+            reason, since = "abandoned", "its caller left"
+        logger.error("a call goes on %.1f s after %s and cannot be stopped: this process ends", overrun_s, since)
         for call in late:
             self._end_with_fault(call, failures.CANCELLED if call.is_cancelled else failures.expired("run"))
         self._abandon(EXIT_OVERRUN, reason)

@@ -37,6 +37,7 @@ def test_sync_code_whose_caller_left_is_ended_after_the_grace(zygote: Zygote) ->
     assert caller.expect(wire.Goodbye).reason == "abandoned"
     assert other.expect(wire.Busy) == wire.Busy(waiting, 0, draining=True), "never started: to be sent elsewhere"
     assert zygote.exit_code(instance) == EXIT_OVERRUN
+    assert "after its caller left" in instance.log_text()
 
 
 def test_sync_code_that_ends_within_the_grace_keeps_its_process(zygote: Zygote) -> None:

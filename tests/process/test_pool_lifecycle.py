@@ -48,6 +48,12 @@ def test_a_killed_instance_is_gone_at_once_and_replaced_while_there_is_demand(po
     pool.until(lambda: first.instance_id not in {r.instance_id for r in pool.instances()}, 2, "it is gone")
     (second,) = pool.ready(ref)
     assert second.pid != first.pid
+    lost(pool, "killed", f"{first.instance_id}: the instance was killed by signal 9 while serving")
+
+
+def lost(pool: Pool, name: str, how: str) -> None:
+    """Return once the function's decisions say how an instance was lost."""
+    pool.until(lambda: any(d.action == "lost" and how in d.rule for d in pool.decisions(name)), 5, how)
 
 
 def test_a_call_that_overruns_gets_its_process_killed_and_replaced(pool: Pool) -> None:
@@ -59,6 +65,7 @@ def test_a_call_that_overruns_gets_its_process_killed_and_replaced(pool: Pool) -
     pool.until(
         lambda: first.pid not in {r.pid for r in pool.instances()} and pool.in_state("ready", ref), 10, "replaced"
     )
+    lost(pool, "hangs", "a call did not stop when its deadline was over")
 
 
 def test_the_next_manager_adopts_everything(pool: Pool) -> None:

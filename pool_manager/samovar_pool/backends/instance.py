@@ -19,7 +19,11 @@ from samovar_storage.records import InstanceRecord
 IDLE_SETTLES_S = 1.0  # shorter turns between idle and busy are not published
 IDLE_MAY_LAG_S = 30.0
 CONNECTION_CLOSED = "its connection closed"
-OUT_OF_MEMORY = "the instance was killed because it used more memory than it may (Resources.memory_gib)"
+WHY_IT_LEFT = {  # the last word of an instance that ends of its own accord
+    "overrun": "a call did not stop when its deadline was over",
+    "abandoned": "a call did not stop when its caller had left",
+    "device_lost": "its device failed",
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -147,7 +151,7 @@ class Instance:
             sandbox=[*self.sandbox, *self.groups],
             simulated=simulated and self.devices != (CPU,),
             idle_since_s=time.time() - (time.monotonic() - self.idle_since_s) if self.idle_since_s is not None else 0.0,
-            ended=OUT_OF_MEMORY if self.was_out_of_memory else "",
+            ended=out_of_memory(self) if self.was_out_of_memory else "",
         )
 
     def note(self) -> Note:
@@ -173,12 +177,19 @@ class Instance:
         procfs.kill(self.pid, self.start_ticks)
 
 
+def out_of_memory(instance: Instance) -> str:
+    """Return one sentence on an instance that the kernel killed for want of memory."""
+    declared_gib = instance.version.manifest.resources.memory_gib if instance.version is not None else None
+    limit = f"memory_gib is {declared_gib:g}" if declared_gib else "Resources.memory_gib, or else the node's budget"
+    return f"the instance was killed because it used more memory than it may ({limit})"
+
+
 def describe_end(instance: Instance, doing: str) -> str:
     """Return one sentence on how a process ended that was not asked to. doing: "loading", "serving"."""
     if instance.kill_reason and instance.kill_reason != CONNECTION_CLOSED:
         return f"the instance was stopped while {doing}: {instance.kill_reason}"
     if instance.was_out_of_memory:
-        return f"{OUT_OF_MEMORY}, while {doing}"
+        return f"{out_of_memory(instance)}, while {doing}"
     code = instance.exit_code
     if code is None:
         return f"the instance ended while {doing}"

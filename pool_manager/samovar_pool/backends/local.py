@@ -25,7 +25,7 @@ from samovar_pool.backends import procfs
 from samovar_pool.backends.base import BootError, Listener
 from samovar_pool.backends.control import connect
 from samovar_pool.backends.groups import Groups
-from samovar_pool.backends.instance import CONNECTION_CLOSED, OUT_OF_MEMORY, Instance, describe_end
+from samovar_pool.backends.instance import CONNECTION_CLOSED, WHY_IT_LEFT, Instance, describe_end, out_of_memory
 from samovar_pool.backends.rundir import RunDir
 from samovar_pool.backends.sandbox import Sandboxing
 from samovar_pool.backends.zygotes import Zygotes
@@ -362,7 +362,7 @@ class LocalBackend:
             instance.move(Event.DRAIN)
             self._listener.instance_changed(instance)
         elif goodbye.reason != "drain":
-            instance.kill_reason = instance.kill_reason or f"{goodbye.reason} {goodbye.detail}".strip()
+            instance.kill_reason = instance.kill_reason or WHY_IT_LEFT.get(goodbye.reason, goodbye.detail)
             logger.error("%s said goodbye: %s %s", instance.instance_id, goodbye.reason, goodbye.detail)
 
     def _lost(self, instance: Instance) -> None:
@@ -376,7 +376,7 @@ class LocalBackend:
         was = instance.state
         instance.move(Event.EXIT)
         if self._groups.was_out_of_memory(instance):
-            self.run.add_to_log(instance.instance_id, f"[samovar] {OUT_OF_MEMORY}")
+            self.run.add_to_log(instance.instance_id, f"[samovar] {out_of_memory(instance)}")
         instance.kill(CONNECTION_CLOSED)
         self.run.forget(instance.instance_id)
         self.preparer.unpin(instance.instance_id)
