@@ -158,7 +158,7 @@ def _statuses(path: str, handler: HTTPRouteHandler) -> dict[str, str]:
         statuses |= _WITH_KEY
     if name in BODIES or name in QUERIES:
         statuses |= _WITH_INPUT
-    if "GET" not in handler.http_methods:
+    if "GET" not in handler.http_methods or "{name}" in path:
         statuses |= _CHANGES
     return statuses
 
