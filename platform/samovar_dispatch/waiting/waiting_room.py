@@ -88,7 +88,7 @@ class WaitingRoom:
         target = target_s(version.pace.held_s)
         if version.backup.look(now_s, waited_s, len(version.queue), target):
             for call in version.queue.take_older(now_s - target):
-                detail = f"calls have waited for more than {target:g} s for too long"
+                detail = f"the queue stays late, and this call has waited for more than {target:.2f} s"
                 self._shed(call, QueueLate(detail, retry_after_s=retry_after_s(2 * target)))
 
     @staticmethod
