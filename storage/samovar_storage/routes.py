@@ -12,6 +12,7 @@
 | mirror     | –                       | –             | as asked | –                   | –
 | undo       | as before the last change, which is itself a change: undoing an undo does it again
 
+A mirror ends once its version has all stable traffic: there is nothing left to compare.
 A change that would have a rejected version get calls is refused; a deploy makes a new number, which is not rejected.
 Undoing a rollback takes the rejection back with it. This module does not know Redis, object storage or readiness: who
 changes a route says which versions are `ready`.
@@ -289,6 +290,8 @@ def _changed(old: Route, what: str, author: Author, reason: str, **fields: objec
         reason=f"{reason}: {author.reason}" if author.reason else reason,
     )
     new = msgspec.structs.replace(old, history=[before, *old.history][:MAX_HISTORY], **fields)
+    if new.mirror is not None and new.shares == _all(new.mirror.version):
+        new = msgspec.structs.replace(new, mirror=None)
     if new.shares != old.shares:
         # what is rejected by this very change still serves until its successor is ready
         serving = _serving(old, author)

@@ -89,6 +89,15 @@ def test_a_pin_keeps_the_traffic_where_it_is() -> None:
         routes.unpinned(free, AUTHOR)
 
 
+def test_a_mirror_ends_when_its_version_has_all_traffic() -> None:
+    mirrors = routes.deployed(route_of(1), "f", 2, AUTHOR, mirror=5)
+    tried = routes.canaried(mirrors, 2, TEN, AUTHOR)
+    assert tried.mirror is not None, "most calls are answered by version 1"
+    for ended in (routes.promoted(tried, AUTHOR), routes.pinned(mirrors, 2, AUTHOR)):
+        assert (ended.shares, ended.mirror) == ({"2": 100}, None)
+        assert routes.undone(ended, AUTHOR).mirror == mirrors.mirror
+
+
 def test_what_cannot_be_done_says_why() -> None:
     fresh = route_of(1)
     cases: list[tuple[type[SamovarError], Callable[[], Route]]] = [
