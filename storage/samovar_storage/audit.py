@@ -1,7 +1,8 @@
 """The audit log: what was changed by whom, as JSON lines under `audit/date=YYYY-MM-DD/` in object storage.
 
 Entries wait in memory, bounded, until they are flushed: at most a second's worth is lost with the process. While the
-store is away they are kept up to a cap; what does not fit is counted, and the count becomes an entry of its own.
+store is away they are kept up to a cap; what does not fit is counted, and the count becomes an entry of its own. So is
+what strangers ask beyond MAX_STRANGERS a flush: nobody without a key may fill the store.
 Objects are named by the time of their flush and never rewritten. This module does not know what is worth an entry.
 """
 
@@ -18,6 +19,7 @@ from samovar.values import Struct
 from samovar_storage.objects import ObjectStore
 
 MAX_WAITING_BYTES = 8 << 20
+MAX_STRANGERS = 100  # entries a flush of callers without a good key
 DAY_S = 86_400.0
 _PREFIX = "audit/"
 
@@ -46,6 +48,7 @@ class AuditLog:
         self._clock = clock
         self._waiting: list[bytes] = []
         self._num_bytes = 0
+        self._num_strangers = 0  # since the last flush
         self._untold = 0  # dropped since the last entry that says so
         self._lock = Lock()
         self._flushing = Lock()
@@ -55,10 +58,12 @@ class AuditLog:
         """The entry waits to be flushed, or is dropped and counted if too much waits. Never raises, never waits."""
         line = msgspec.json.encode(msgspec.structs.replace(entry, gateway=self._gateway), enc_hook=str) + b"\n"
         with self._lock:
-            if self._num_bytes + len(line) > MAX_WAITING_BYTES:
+            is_stranger = not entry.key_id
+            if self._num_bytes + len(line) > MAX_WAITING_BYTES or self._num_strangers + is_stranger > MAX_STRANGERS:
                 self.num_dropped += 1
                 self._untold += 1
                 return
+            self._num_strangers += is_stranger
             self._waiting.append(line)
             self._num_bytes += len(line)
 
@@ -84,6 +89,7 @@ class AuditLog:
                 del self._waiting[: len(taken)]
                 self._num_bytes -= sum(map(len, taken))
                 self._untold -= untold
+                self._num_strangers = 0
             return len(lines)
 
     def read(self, since_s: float, limit: int) -> list[AuditEntry]:
@@ -114,7 +120,7 @@ class AuditLog:
         return f"{_PREFIX}{_stamp(self._clock())}-{self._gateway}-{self._num_objects}.jsonl"
 
     def _dropped(self, count: int) -> bytes:
-        change = {"dropped": count, "why": "object storage was away for too long"}
+        change = {"dropped": count, "why": "object storage was away for too long, or too many came without a good key"}
         entry = AuditEntry(
             at_s=self._clock(), key_id="", method="", path="", status=0, change=change, gateway=self._gateway
         )

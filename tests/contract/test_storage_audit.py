@@ -71,3 +71,17 @@ def test_what_the_store_did_not_take_waits_up_to_a_cap(
     assert [one.change["dropped"] for one in found if not one.method] == [50 - kept]
     log.note(entry(clock.now_s, "/later"))
     assert log.flush() == 1
+
+
+def test_strangers_cannot_fill_the_log(object_store: ObjectStore) -> None:
+    log, stranger = AuditLog(object_store, "g1", Clock()), msgspec.structs.replace(entry(NOON_S), key_id="", status=401)
+    for _ in range(audit.MAX_STRANGERS + 50):
+        log.note(stranger)
+    log.note(entry(NOON_S, "/real"))
+    assert log.num_dropped == 50
+    assert log.flush() == audit.MAX_STRANGERS + 2
+    told = log.read(NOON_S - 60, 1000)
+    assert "/real" in {one.path for one in told}
+    assert [one.change["dropped"] for one in told if not one.method] == [50]
+    log.note(stranger)
+    assert log.flush() == 1, "there is room again"
