@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -47,7 +48,8 @@ class InstanceConnection(asyncio.Protocol):
     calls; was_open: it once was. closed: resolves when the connection is gone, to the reason in words. limit: how many
     calls do it good, where its slots are a guess. is_deaf: it was asked something and does not answer.
     is_ejected: it does worse than its peers (`ejections.py`), health: by these numbers. check_id: of the last Check.
-    ended: why the instance is gone, as far as the pool manager knew; None until it says that it is.
+    heard_s: when it last said anything, monotonic. ended: why the instance is gone, as far as the pool manager knew;
+    None until it says that it is.
     """
 
     def __init__(self, record: InstanceRecord, listener: Listener, peer: str) -> None:
@@ -59,6 +61,7 @@ class InstanceConnection(asyncio.Protocol):
         self.health = Health()
         self.check_id = 0
         self.ended: str | None = None
+        self.heard_s = 0.0
         self._told_check: Callable[[str | None, bool], object] | None = None
         self.num_busy = 0
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -89,6 +92,7 @@ class InstanceConnection(asyncio.Protocol):
         self._transport.write(wire.encode(hello))
 
     def data_received(self, data: bytes) -> None:
+        self.heard_s = time.monotonic()
         try:
             for message in self._decoder.feed(data):
                 handler = self._handlers.get(type(message))

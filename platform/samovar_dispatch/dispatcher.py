@@ -245,6 +245,7 @@ class Dispatcher:
     def _expire(self) -> None:
         for call in self._wheel.expire(time.monotonic()):
             phase = "run" if call.seat is not None else self.room.phase(call.version)
+            self.ejections.expired(call)
             waited_s = time.monotonic() - call.submitted_s
             error = DeadlineExceeded(f"the deadline passed after {waited_s:.2f} s, in phase {phase}", phase=phase)
             self.give_up(call, error, error.code)

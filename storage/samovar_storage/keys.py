@@ -41,7 +41,7 @@
 | sv:ch:apikeys             | gateway           | key id that changed
 | sv:ch:instances           | pool manager      | InstanceRecord (JSON) that changed; state "gone" = removed
 | sv:ch:boot                | pool manager      | BootFailure (JSON): the invocations waiting on it must fail now
-| sv:ch:unwell              | gateway           | Unwell (JSON): the checks of this instance keep failing, replace it
+| sv:ch:unwell              | gateway           | Unwell (JSON): this instance fails its checks or says nothing, replace it
 | sv:ch:breakers            | gateway           | BreakerNews (JSON): its breaker of a version moved
 """
 

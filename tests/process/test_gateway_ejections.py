@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -73,6 +74,24 @@ def test_one_that_stays_unwell_is_asked_to_be_replaced(gateway: Gateway) -> None
     assert "the samovar leaks" in told["fault"]
     assert bad.behave(unwell=True)["checks"] == MAX_FAILED_CHECKS
     assert gateway.invoke("stays-bad").json()["pid"] == good.popen.pid
+
+
+def test_one_that_hangs_gets_no_more_calls_and_is_asked_to_be_replaced(gateway: Gateway) -> None:
+    ref = gateway.deploy("silent", breaker=PATIENT).ref
+    bad = gateway.start_instance(ref, concurrency=8)
+    assert gateway.invoke("silent").status_code == 200
+    with gateway.redis.pubsub() as heard:  # type: ignore[no-untyped-call]
+        heard.subscribe(keys.CHANNEL_UNWELL)
+        bad.popen.send_signal(signal.SIGSTOP)
+        late = gateway.invoke("silent", samovar_timeout_ms="300")
+        assert (late.status_code, late.json()["phase"]) == (504, "run")
+        news = wait_until(lambda: heard.get_message(ignore_subscribe_messages=True), 30, "news of it")
+    told = json.loads(news["data"])
+    assert (told["instance_id"], told["fault"]) == (bad.record.instance_id, "it says nothing")
+    late = gateway.invoke("silent", samovar_timeout_ms="300")
+    assert (late.status_code, late.json()["phase"]) == (504, "queue"), "though seven slots are free there"
+    bad.popen.send_signal(signal.SIGCONT)
+    wait_until(lambda: gateway.invoke("silent", samovar_timeout_ms="1000").status_code == 200, 10, "it is back")
 
 
 def test_one_that_fails_more_often_than_its_peers_is_left_alone(gateway: Gateway) -> None:

@@ -76,7 +76,7 @@ class FakeInstance(asyncio.Protocol):
                 task.add_done_callback(lambda _: self.tasks.pop(message.id, None))
         elif isinstance(message, wire.Cancel):
             if message.id in self.tasks:
-                self.tasks[message.id].cancel()
+                asyncio.get_running_loop().call_soon(self.tasks[message.id].cancel)  # once it has begun: it replies
         elif isinstance(message, wire.Check):
             self.seen["checks"] += 1
             well = wire.Result(message.id, b"null", 0, 0, 1, 0)

@@ -4,6 +4,8 @@
                               ▲                              └───failed───┐
                               └────────── for twice as long ◄─────────────┘ from the third on: told to be replaced
 
+    runs several at once, and says nothing for a call's whole time nor to its cancellation ──► told to be replaced
+
 What an ejected instance holds still ends there. Each gateway judges for itself, by the calls it gave. This module knows
 connections and seats; what makes an outlier is `outliers.py`, and who replaces an instance is not known here.
 """
@@ -27,7 +29,7 @@ from samovar_dispatch.health.outliers import (
 )
 
 if TYPE_CHECKING:
-    from samovar_dispatch.call import Version
+    from samovar_dispatch.call import Call, Version
     from samovar_dispatch.connection import InstanceConnection
     from samovar_dispatch.dispatcher import Dispatcher
 
@@ -35,6 +37,7 @@ log = logging.getLogger(__name__)
 
 MAX_CHECK_S = 30.0  # longest a check may take; less if calls of the version may
 GRACE_S = 2.0  # for the answer to come through
+HANGS_S = 1.0  # an async instance confirms in milliseconds that a call was cancelled
 BUSY_AGAIN_S = 1.0  # until an instance that is full is asked again
 
 
@@ -57,6 +60,34 @@ class Ejections:
             self._eject(version, connection, f"{connection.health.in_a_row} failures in a row", now_s)
         if now_s - version.compared_s >= INTERVAL_S:
             self._compare(version, now_s)
+
+    def expired(self, call: Call) -> None:
+        """The deadline of a call passes while it runs. An instance with other slots free would be given more calls: if
+        it does not answer at all, it hangs."""
+        version, seat = call.version, call.seat
+        if seat is None or seat.slots == 1 or version.manifest.batch is not None:
+            return
+        connection = seat.owner
+        if connection.heard_s < call.sent_s:
+            self._loop.call_later(HANGS_S, self._look_for_life, version, connection, connection.heard_s)
+
+    def _look_for_life(self, version: Version, connection: InstanceConnection, heard_s: float) -> None:
+        if connection.opened and connection.heard_s == heard_s and not connection.is_deaf:
+            log.warning("instance %s of %s says nothing", connection.record.instance_id, version.ref)
+            connection.is_deaf = True
+            version.seats.close(connection.seat)
+            self.on_unwell(connection, "it says nothing")
+            self._loop.call_later(HANGS_S, self._listen, version, connection, heard_s)
+
+    def _listen(self, version: Version, connection: InstanceConnection, heard_s: float) -> None:
+        """Give it calls again once it says anything."""
+        if not connection.opened or not connection.is_deaf:
+            return
+        if connection.heard_s > heard_s:
+            connection.is_deaf = False
+            self._dispatcher.reopen(connection, version)
+        else:
+            self._loop.call_later(HANGS_S, self._listen, version, connection, heard_s)
 
     def _compare(self, version: Version, now_s: float) -> None:
         """Look at every instance beside its peers; count anew from here."""
