@@ -75,12 +75,14 @@ def deploy(gateway: Gateway, name: str, call_s: float = 0.0, **more: Any) -> str
 
 
 @contextmanager
-def occupied(gateway: Gateway, crowd: ThreadPoolExecutor, name: str, num_waiting: int = 0) -> Iterator[None]:
-    """Keep the only slot taken, and `num_waiting` calls of low priority waiting, until the body is left."""
+def occupied(
+    gateway: Gateway, crowd: ThreadPoolExecutor, name: str, num_waiting: int = 0, for_s: float = 1.5
+) -> Iterator[None]:
+    """Keep the only slot taken `for_s`, and `num_waiting` calls of low priority waiting, until the body is left."""
     with httpx.Client(base_url=gateway.url, headers=gateway.client.headers, timeout=30) as client:
         url = f"/v1/functions/{name}/invoke"
         low = {"samovar-priority": "low"}
-        calls: list[Future[httpx.Response]] = [crowd.submit(client.post, url, json={"sleep_s": 1.5})]
+        calls: list[Future[httpx.Response]] = [crowd.submit(client.post, url, json={"sleep_s": for_s})]
         wait_until(lambda: gauge(gateway, "running", name) == 1)
         for _ in range(num_waiting):
             calls.append(crowd.submit(client.post, url, json={"n": 1}, headers=low))
@@ -234,7 +236,7 @@ def test_an_instance_that_is_ready_but_does_not_answer_is_phase_connect(gateway:
 def test_a_caller_that_leaves_the_queue_is_not_run(gateway: Gateway, crowd: ThreadPoolExecutor, pieces: int) -> None:
     name = f"impatient-{pieces}"
     deploy(gateway, name)
-    with occupied(gateway, crowd, name):
+    with occupied(gateway, crowd, name, for_s=5.0):  # a slow machine takes a while to see that somebody left
         with gateway.connect() as connection:
             send(connection, gateway.raw(name, b'{"n": 7}'), pieces)
             wait_until(lambda: gauge(gateway, "queued", name) == 1)
