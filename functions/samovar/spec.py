@@ -34,7 +34,7 @@ class Scaling(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         is_range = at_least(self.min_instances, 0) and at_least(self.max_instances, self.min_instances)
-        require(is_range, "Scaling: min_instances and max_instances are whole numbers, 0 <= min_instances <= max_instances")
+        require(is_range, "Scaling: two whole numbers, 0 <= min_instances <= max_instances")
         require(self.max_instances >= 1, "Scaling: max_instances >= 1")
         require(at_least(self.buffer_instances, 0), "Scaling: buffer_instances >= 0")
         is_target = self.target_concurrency is None or above(self.target_concurrency, 0)

@@ -58,7 +58,7 @@ REFUSED: list[tuple[str, str, int, str]] = [
     ("variadic", "@sv.function\ndef a(*texts: str): ...\n", 2, "plain named parameters"),
     ("bad name", "@sv.function(name='Tea Time')\ndef a(): ...\n", 2, "function name 'Tea Time'"),
     ("bad scaling", "\n@sv.function(scaling=sv.Scaling(max_instances=0))\ndef a(): ...\n", 3, "max_instances"),
-    ("wrong type in scaling", "\n@sv.function(scaling=sv.Scaling(min_instances='2'))\ndef a(): ...\n", 3, "whole numbers"),
+    ("wrong type", "\n@sv.function(scaling=sv.Scaling(min_instances='2'))\ndef a(): ...\n", 3, "whole numbers"),
     (
         "load without weights and device",
         "@sv.function\nclass A:\n    def load(self): ...\n    def __call__(self): ...\n",
