@@ -89,6 +89,7 @@ class Sandbox:
         self._inside: Inside | None = None
         self._device_groups: list[int] = []
         self._common_folders: tuple[str, ...] = ()
+        self._rules: landlock.Rules | None = None
         self._may_fork = False
         # built before the first fork: 1 ms that no child pays
         self._programs = {
@@ -194,17 +195,24 @@ class Sandbox:
         limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
 
-    def _restrict_files(self, needs: Needs) -> list[str]:
-        readable = (*self._common_folders, *landlock.outermost(needs.folders))
+    def _common_rules(self, *, may_execute: bool) -> landlock.Rules:
+        """Return what every version may see: most of the cost of Landlock, paid by a blank that nobody waits for."""
         # /proc is written to for thread names; what else can be written there needs rights nobody has here
         nodes = [node for pattern in _DEVICE_NODES for node in glob.glob(pattern)]
-        folders = landlock.Folders(
-            readable,
-            tuple(path for path in (needs.scratch_dir, "/dev/shm") if path),  # noqa: S108 (its own, see namespaces)
-            ("/proc", *_DEVICES, *nodes),
-            may_execute=needs.allow_subprocess,
-        )
-        on = landlock.restrict(folders, network=self.policy.network)
+        shared = ("/dev/shm",)  # noqa: S108 (its own, see namespaces)
+        rules = landlock.Rules(network=self.policy.network)
+        rules.allow(landlock.Folders(self._common_folders, shared, ("/proc", *_DEVICES, *nodes), may_execute))
+        return rules
+
+    def _restrict_files(self, needs: Needs) -> list[str]:
+        rules, self._rules = self._rules, None
+        if rules is None or needs.allow_subprocess:
+            if rules is not None:
+                rules.drop()
+            rules = self._common_rules(may_execute=needs.allow_subprocess)
+        scratch = tuple(path for path in (needs.scratch_dir,) if path)
+        own = landlock.Folders(landlock.outermost(needs.folders), scratch, may_execute=needs.allow_subprocess)
+        on = rules.restrict(own)
         for name in landlock.names(landlock.MAX_ABI, self.policy.network):
             if name not in on:
                 self._refused(name, "this kernel's Landlock is older")

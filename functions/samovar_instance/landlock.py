@@ -46,17 +46,34 @@ def names(abi: int, network: bool) -> list[str]:
     return found + (["landlock_scopes"] if abi >= _SCOPE_ABI else [])
 
 
-def restrict(folders: Folders, *, network: bool) -> list[str]:
-    """Bind this process to `folders`, without TCP unless `network`; return the names of what is on. Raises OSError."""
-    abi = kernel.landlock_abi()
-    handled = sum(rights for version, rights in _ALL_OF_ABI.items() if version <= abi)
-    ruleset = kernel.landlock_ruleset(_attributes(abi, handled, network))
-    try:
-        _allow(ruleset, folders, handled)
-        kernel.landlock_restrict_self(ruleset)
-    finally:
-        os.close(ruleset)
-    return names(abi, network)
+class Rules:
+    """Rules in the making, held by this process alone until they bind it: most can be made before they are needed."""
+
+    def __init__(self, *, network: bool) -> None:
+        """Begin with nothing allowed; TCP only with `network`. Raises OSError where there is no Landlock."""
+        self._abi = kernel.landlock_abi()
+        self._network = network
+        self._handled = sum(rights for version, rights in _ALL_OF_ABI.items() if version <= self._abi)
+        self._ruleset = kernel.landlock_ruleset(_attributes(self._abi, self._handled, network))
+
+    def allow(self, folders: Folders) -> None:
+        """These folders may be touched. Raises OSError."""
+        _allow(self._ruleset, folders, self._handled)
+
+    def restrict(self, own: Folders) -> list[str]:
+        """Bind this process to these rules and its own folders; return the names of what is on. Raises OSError."""
+        try:
+            self.allow(own)
+            kernel.landlock_restrict_self(self._ruleset)
+        finally:
+            self.drop()
+        return names(self._abi, self._network)
+
+    def drop(self) -> None:
+        """Forget the rules. Idempotent."""
+        ruleset, self._ruleset = self._ruleset, -1
+        if ruleset >= 0:
+            os.close(ruleset)
 
 
 def set_apart() -> None:

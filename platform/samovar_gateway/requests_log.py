@@ -6,6 +6,7 @@ This module does not know routes.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from samovar_dispatch.requestlog.writer import RequestWriter
 from samovar_gateway.background import keep_running
 from samovar_gateway.log_keeper import LogKeeper
 from samovar_gateway.settings import GatewaySettings
+from samovar_storage.requestlog.layout import safe_name
 from samovar_storage.requestlog.questions import Wanted
 
 
@@ -25,7 +27,7 @@ class Requests:
     """One per gateway. log: takes rows down (`Journey.notes`)."""
 
     def __init__(self, settings: GatewaySettings, gateway_id: str) -> None:
-        self.log = RequestLog(settings.request_log)
+        self.log = RequestLog(f"{safe_name(gateway_id)}-{secrets.token_hex(4)}", settings.request_log)
         self.keeper = LogKeeper(settings)
         spool_bytes, live_bytes = settings.request_log_spool_bytes, settings.request_log_live_bytes
         self.writer = RequestWriter(self.log, gateway_id, self.keeper.folder, spool_bytes, live_bytes)

@@ -19,6 +19,7 @@ from samovar_dispatch.ask import CACHED, COLD, FALLBACK, RETRIED, SHADOW, Ask
 from samovar_dispatch.call import Call, Version
 from samovar_dispatch.functions import FunctionEntry
 from samovar_dispatch.requestlog import log as log_module
+from samovar_dispatch.requestlog.books import PACKED_ROWS
 from samovar_dispatch.requestlog.copies import copy_for
 from samovar_dispatch.requestlog.log import RequestLog
 from samovar_dispatch.requestlog.policy import PayloadPolicy
@@ -26,9 +27,10 @@ from samovar_dispatch.requestlog.redaction import MAX_REDACTED_BYTES, REDACTED, 
 from samovar_dispatch.requestlog.writer import newest, parts, slices_of, treat
 from samovar_dispatch.stream import ChunkStream
 from samovar_storage.requestlog.live import LiveFrame
-from samovar_storage.requestlog.rows import CUT, HASH, NONE, WHOLE, Row
+from samovar_storage.requestlog.rows import CUT, HASH, NONE, WHOLE, Row, decode_frame
 
 PLANTED = "planted-secret"
+BODY = Row.__struct_fields__.index("body")
 LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5)
 TREES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=3)
@@ -202,8 +204,22 @@ def test_a_sample_keeps_about_its_share_of_payloads_and_every_row() -> None:
     for _ in range(2000):
         ended(log, of, ANSWER)
     (book,) = log.take()
-    kept = sum(row.body is not None for row in book.rows)
-    assert len(book.rows) == 2000 and 350 < kept < 650
+    bodies = [row[BODY] for data, _ in book.packed for row in decode_frame(data).rows]
+    bodies += [row.body for row in book.rows]
+    assert len(bodies) == book.num_rows == 2000 and 350 < sum(body is not None for body in bodies) < 650
+
+
+def test_rows_are_packed_as_they_come_in_order_but_never_an_untreated_one() -> None:
+    log, plain, careful = RequestLog("run-1"), version(1), version(2, log=Log(payload="full", redact=["$.key"]))
+    for _ in range(PACKED_ROWS * 3):
+        ended(log, plain, ANSWER)
+        ended(log, careful, ANSWER, body=b'{"key": "planted-secret"}')
+    books = {book.number: book for book in log.take()}
+    frames = [decode_frame(data) for data, _ in books[1].packed]
+    assert [frame.run for frame in frames] == ["run-1"] * len(frames) and len(frames) >= 2
+    seqs = [row[0] for frame in frames for row in frame.rows] + [row.seq for row in books[1].rows]
+    assert seqs == sorted(seqs) and len(seqs) == PACKED_ROWS * 3
+    assert books[2].packed == [] and len(books[2].untreated) == PACKED_ROWS * 3
 
 
 def test_no_payload_leaves_untreated() -> None:
@@ -267,9 +283,10 @@ def test_frames_are_small_and_lose_no_row() -> None:
     for size in [10] * 250 + [300_000] * 3:
         ended(log, of, ANSWER, body=b"x" * size)
     (book,) = log.take()
-    made = [*parts(book.rows)]
-    assert [row.seq for part in made for row in part] == [*range(1, 254)]
-    assert max(map(len, made)) <= 100 and [len(part) for part in made[-2:]] == [1, 1]
+    packed = [[row[0] for row in decode_frame(data).rows] for data, _ in book.packed]
+    made = [*packed, *([row.seq for row in part] for part in parts(book.rows))]
+    assert [seq for part in made for seq in part] == [*range(1, 254)]
+    assert len(packed) == 7 and max(map(len, made)) <= 100 and [len(part) for part in made[-2:]] == [1, 1]
 
 
 def test_of_too_many_frames_the_newest_are_shown() -> None:

@@ -31,10 +31,12 @@ MAX_POLICIES = 1_000
 class RequestLog:
     """One per gateway. num_noted, num_dropped: invocations so far, and how many of them left no row.
 
-    hurry: called when much is pending. With `is_on` false only traffic is counted.
+    hurry: called when much is pending. run: names this gateway and this start of it. With `is_on` false only traffic
+    is counted.
     """
 
-    def __init__(self, is_on: bool = True) -> None:
+    def __init__(self, run: str = "gateway", is_on: bool = True) -> None:
+        self.run = run
         self.num_noted = self.num_dropped = 0
         self.hurry = _nobody
         self._is_on = is_on
@@ -119,7 +121,7 @@ class RequestLog:
             body if form else None, form, answer if form else None, form if answer is not None else NONE,
             ask.answered_by,
         )  # fmt: skip
-        book.rows.append(row)
+        book.add(row, size_in + size_out if form else 0, self.run)
         if form == UNTREATED:
             book.untreated.append(row)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -21,7 +20,6 @@ from samovar.errors import SamovarError
 from samovar_dispatch.requestlog.books import Book
 from samovar_dispatch.requestlog.log import RequestLog
 from samovar_dispatch.requestlog.policy import UNTREATED
-from samovar_storage.requestlog.layout import safe_name
 from samovar_storage.requestlog.live import LiveFrame, add_frames
 from samovar_storage.requestlog.rows import Row, encode_frame
 from samovar_storage.requestlog.spool import SpoolWriter
@@ -47,8 +45,7 @@ class RequestWriter:
         self.num_written = self.num_lost = self.num_unseen = 0
         self._gateway_id = gateway_id
         self._requests = requests
-        self._run = f"{safe_name(gateway_id)}-{secrets.token_hex(4)}"
-        self._spool = SpoolWriter(folder, self._run, spool_bytes, time.monotonic)
+        self._spool = SpoolWriter(folder, requests.run, spool_bytes, time.monotonic)
         self._live_bytes = live_bytes
         self._storing = threading.Lock()  # a flush that was cancelled goes on in its thread
         self._wake = asyncio.Event()
@@ -77,7 +74,7 @@ class RequestWriter:
         try:
             frames = await asyncio.to_thread(self._store, books, is_last)
         except Exception:
-            self.num_lost += sum(len(book.rows) for book in books)
+            self.num_lost += sum(book.num_rows for book in books)
             raise
         await self._show(redis, frames)
         now_s = time.time()
@@ -114,14 +111,14 @@ class RequestWriter:
 
     def _store_one(self, book: Book) -> list[LiveFrame]:
         treat(book)
-        made = []
+        made = [LiveFrame(book.function, data, num_rows) for data, num_rows in book.packed]
         for part in parts(book.rows):
-            frame = LiveFrame(book.function, encode_frame(self._run, book.function, part), len(part))
+            made.append(LiveFrame(book.function, encode_frame(self._requests.run, book.function, part), len(part)))
+        for frame in made:
             self._spool_one(frame)
-            made.append(frame)
         shown = newest(made, min(self._live_bytes, MAX_LIVE_FLUSH_BYTES))
-        self.num_unseen += len(book.rows) - sum(frame.num_records for frame in shown)
-        book.rows = []  # its traffic is counted later
+        self.num_unseen += book.num_rows - sum(frame.num_records for frame in shown)
+        book.rows, book.packed = [], []  # its traffic is counted later
         return shown
 
     def _spool_one(self, frame: LiveFrame) -> None:
