@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -33,6 +33,8 @@ GRACE_S = 5.0
 # without a deadline of the caller's the function's own limit holds; this only ends a wait for a gateway that hangs
 DEFAULT_TIMEOUT_S = 600.0
 _LONGEST_PAUSE_S = 30.0
+
+Priority = Literal["high", "normal", "low"]
 
 # what a caller learns of httpx's own errors, most special first; {url} and {error} are filled in
 TRANSPORT_ERRORS: tuple[tuple[type[Exception], type[SamovarError], str], ...] = (
@@ -151,23 +153,26 @@ class Function:
         self._client = client
         self.name = name
 
-    def invoke(self, value: Any = None, *, timeout_s: float | None = None) -> Any:
+    def invoke(self, value: Any = None, *, timeout_s: float | None = None, priority: Priority | None = None) -> Any:
         """Return the function's answer to `value` (anything JSON can carry).
 
         Args:
             timeout_s: the deadline, > 0; None leaves it to the function's own limit.
+            priority: who waits behind whom when there is a queue; None is normal. A key may cap it.
         Raises: the error of `samovar.errors` that describes what went wrong.
         """
-        return self.call(value, timeout_s=timeout_s).value
+        return self.call(value, timeout_s=timeout_s, priority=priority).value
 
-    def call(self, value: Any = None, *, timeout_s: float | None = None) -> Answer:
+    def call(self, value: Any = None, *, timeout_s: float | None = None, priority: Priority | None = None) -> Answer:
         """Return the answer to `value` with its receipt: version, request id, phases. Raises as `invoke` does."""
-        return _answer(self._client.request("POST", invoke_path(self.name), _dump(value), **deadline(timeout_s)))
+        return _answer(self._client.request("POST", invoke_path(self.name), _dump(value), **terms(timeout_s, priority)))
 
-    def stream(self, value: Any = None, *, timeout_s: float | None = None) -> Iterator[Any]:
+    def stream(
+        self, value: Any = None, *, timeout_s: float | None = None, priority: Priority | None = None
+    ) -> Iterator[Any]:
         """Yield the items of a function that streams, as they arrive. Raises as `invoke` does, also between items."""
         path = invoke_path(self.name)
-        with self._client.lines("POST", path, _dump(value), **deadline(timeout_s)) as (_, lines):
+        with self._client.lines("POST", path, _dump(value), **terms(timeout_s, priority)) as (_, lines):
             for line in lines:
                 yield stream_item(line)
 
@@ -250,18 +255,26 @@ class AsyncFunction:
         self._client = client
         self.name = name
 
-    async def invoke(self, value: Any = None, *, timeout_s: float | None = None) -> Any:
+    async def invoke(
+        self, value: Any = None, *, timeout_s: float | None = None, priority: Priority | None = None
+    ) -> Any:
         """Return the function's answer to `value`; arguments and errors as for `Function.invoke`."""
-        return (await self.call(value, timeout_s=timeout_s)).value
+        return (await self.call(value, timeout_s=timeout_s, priority=priority)).value
 
-    async def call(self, value: Any = None, *, timeout_s: float | None = None) -> Answer:
+    async def call(
+        self, value: Any = None, *, timeout_s: float | None = None, priority: Priority | None = None
+    ) -> Answer:
         """Return the answer to `value` with its receipt."""
-        return _answer(await self._client.request("POST", invoke_path(self.name), _dump(value), **deadline(timeout_s)))
+        return _answer(
+            await self._client.request("POST", invoke_path(self.name), _dump(value), **terms(timeout_s, priority))
+        )
 
-    async def stream(self, value: Any = None, *, timeout_s: float | None = None) -> AsyncIterator[Any]:
+    async def stream(
+        self, value: Any = None, *, timeout_s: float | None = None, priority: Priority | None = None
+    ) -> AsyncIterator[Any]:
         """Yield the items of a function that streams, as they arrive."""
         path = invoke_path(self.name)
-        async with self._client.lines("POST", path, _dump(value), **deadline(timeout_s)) as (_, lines):
+        async with self._client.lines("POST", path, _dump(value), **terms(timeout_s, priority)) as (_, lines):
             async for line in lines:
                 yield stream_item(line)
 
@@ -271,9 +284,11 @@ def invoke_path(name: str) -> str:
     return f"/v1/functions/{quote(name, safe='')}/invoke"
 
 
-def deadline(timeout_s: float | None) -> dict[str, Any]:
-    """Return what `request` and `lines` need for a call with that deadline: headers, and how long to listen."""
+def terms(timeout_s: float | None, priority: Priority | None = None) -> dict[str, Any]:
+    """Return what `request` and `lines` need for a call on these terms: headers, and how long to listen."""
     headers = {"Content-Type": "application/json"}
+    if priority is not None:
+        headers["Samovar-Priority"] = priority
     if timeout_s is None:
         return {"headers": headers, "timeout_s": DEFAULT_TIMEOUT_S}
     headers["Samovar-Timeout-Ms"] = str(max(1, round(timeout_s * 1000)))

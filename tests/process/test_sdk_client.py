@@ -10,7 +10,7 @@ import pytest
 
 import samovar
 from samovar import errors
-from samovar.client import deadline
+from samovar.client import terms
 from samovar.connection import find_connection
 from support.http_peer import Asked, Reply, http_peer
 
@@ -118,9 +118,16 @@ async def test_the_async_client_does_the_same() -> None:
 
 
 def test_a_deadline_is_at_least_a_millisecond_and_the_client_waits_longer() -> None:
-    options = deadline(0.0001)
+    options = terms(0.0001)
     assert options["headers"]["Samovar-Timeout-Ms"] == "1"
     assert options["timeout_s"] > 0.0001
+
+
+def test_a_priority_is_sent_where_one_is_given() -> None:
+    with http_peer(lambda asked: ANSWER) as peer, samovar.Client(peer.url, "k") as client:
+        client.function("add").invoke({"x": [1]}, priority="low")
+        client.function("add").invoke({"x": [1]})
+        assert [asked.headers.get("samovar-priority") for asked in peer.asked] == ["low", None]
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://x", "http://", "http://[x"])

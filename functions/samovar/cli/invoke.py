@@ -16,6 +16,8 @@ from samovar.cli.text import bars, pretty_json
 if TYPE_CHECKING:
     import httpx
 
+    from samovar.client import Priority
+
 
 _SAID = {"samovar-fallback": "fallback:", "cache-status": "cache:", "age": "age in seconds:"}
 
@@ -25,19 +27,26 @@ _SAID = {"samovar-fallback": "fallback:", "cache-status": "cache:", "age": "age 
 @click.option("--json", "data", metavar="JSON", help="The input, as JSON.")
 @click.option("--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file with the input.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), help="Deadline in seconds.")
+@click.option("--priority", type=click.Choice(["high", "normal", "low"]), help="Who waits behind whom in a queue.")
 @click.option("-v", "--verbose", is_flag=True, help="Show who answered and where the time went.")
 @verb(json_flag=False)
 def invoke(
-    session: Session, name: str, data: str | None, file: Path | None, timeout_s: float | None, verbose: bool
+    session: Session,
+    name: str,
+    data: str | None,
+    file: Path | None,
+    timeout_s: float | None,
+    priority: Priority | None,
+    verbose: bool,
 ) -> None:
     """Call the function NAME with --json, --file or stdin, and print its answer.
 
     Pretty on a terminal, the function's own bytes in a pipe; a stream is printed line by line as it arrives.
     """
-    from samovar.client import deadline, invoke_path
+    from samovar.client import invoke_path, terms
 
     body = _body(data, file)
-    with session.client.lines("POST", invoke_path(name), body, **deadline(timeout_s)) as (response, lines):
+    with session.client.lines("POST", invoke_path(name), body, **terms(timeout_s, priority)) as (response, lines):
         if response.headers.get("content-type", "").startswith("application/x-ndjson"):
             _print_stream(lines)
         else:
