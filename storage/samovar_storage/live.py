@@ -221,6 +221,15 @@ async def boot_failure(redis: redis_async.Redis, ref: str) -> BootFailure | None
     return loads(data, BootFailure) if data is not None else None
 
 
+async def boot_failures(redis: redis_async.Redis, refs: Sequence[str]) -> dict[str, BootFailure]:
+    """Return ref → last boot failure of those refs that have one."""
+    if not refs:
+        return {}
+    with translating("the boot failures"):
+        rows = await redis.mget([keys.boot(ref) for ref in refs])
+    return {ref: loads(data, BootFailure) for ref, data in zip(refs, rows, strict=True) if data is not None}
+
+
 async def clear_boot_failure(redis: redis_async.Redis, ref: str) -> None:
     """The version has no boot failure afterwards."""
     with translating("a boot failure"):

@@ -1,8 +1,8 @@
 """What becomes of pending rows: treated by their policies, packed, written to the spool and to Redis, twice a second.
 
-The work with bytes is done in a thread, a hundred rows at a time, with a write in between: the interpreter's lock is
-free again before a call could notice. The spool is the path that must not lose anything; Redis only shows the newest
-minutes. This module does not know what a row says.
+Most rows come packed (`books.py`); what is left of the work with bytes is done in a thread, a hundred rows at a time,
+with a write in between: the interpreter's lock is free again before a call could notice. The spool is the path
+that must not lose anything; Redis only shows the newest minutes. This module does not know what a row says.
 """
 
 from __future__ import annotations

@@ -104,14 +104,13 @@ class Functions(Controller):
         record = await services.record(name)
         redis = services.state.redis
         refs = [version_ref(name, version) for version in sorted(record.route.receiving())]
-        failures = {ref: failure for ref in refs if (failure := await live.boot_failure(redis, ref)) is not None}
         return FunctionView(
             name=name,
             route=record.route,
             manifests=record.manifests,
             status=await live.statuses(redis, refs),
             decisions=await live.decisions(redis, name, NUM_DECISIONS),
-            boot_failures=failures,
+            boot_failures=await live.boot_failures(redis, refs),
             breakers=services.breakers(name),
             url=_invoke_url(request, name),
             trial=await trial(redis, name),

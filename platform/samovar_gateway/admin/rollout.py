@@ -176,7 +176,7 @@ class Rollout(Controller):
             serving=_serving(services, name),
             ready=services.num_ready(name),
             decisions=await live.decisions(redis, name, NUM_DECISIONS),
-            boot_failures={ref: f for ref in refs if (f := await live.boot_failure(redis, ref)) is not None},
+            boot_failures=await live.boot_failures(redis, refs),
             breakers=services.breakers(name),
             trial=await _trial_report(redis, record.route),
             mirror=await mirror_report(services, record.route),
