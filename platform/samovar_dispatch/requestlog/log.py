@@ -2,7 +2,8 @@
 
 What costs time (hashing, redacting, counting, writing) is done later by the writer, beside the calls; rows that need
 none of it are packed as they come (`books.py`). What does not fit is dropped and counted. Of a request's
-headers only its id, trace id and content type are kept, never a credential. This module does not know Redis, files or HTTP.
+headers only its id, trace id and content type are kept, never a credential. This module does not know Redis, files
+or HTTP.
 """
 
 from __future__ import annotations
