@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from samovar.policies import Cache as Cache
     from samovar.policies import Cached as Cached
     from samovar.policies import Fallback as Fallback
+    from samovar.policies import Jobs as Jobs
     from samovar.policies import Log as Log
     from samovar.spec import Limits as Limits
     from samovar.spec import Resources as Resources
@@ -37,6 +38,7 @@ _HOMES = {
     "Cache": "samovar.policies",
     "Cached": "samovar.policies",
     "Fallback": "samovar.policies",
+    "Jobs": "samovar.policies",
     "Log": "samovar.policies",
     "Limits": "samovar.spec",
     "Resources": "samovar.spec",
@@ -52,6 +54,7 @@ __all__ = [
     "Cached",
     "Client",
     "Fallback",
+    "Jobs",
     "Limits",
     "Log",
     "Resources",

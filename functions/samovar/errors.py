@@ -10,20 +10,28 @@
     │   ├── Unauthenticated          unauthenticated        401  exit 4
     │   ├── Forbidden                forbidden              403  exit 4
     │   ├── NotFound                 not_found              404  exit 5
-    │   │   └── FunctionNotFound     function_not_found
+    │   │   ├── FunctionNotFound     function_not_found
+    │   │   └── JobNotFound          job_not_found
     │   ├── MethodNotAllowed         method_not_allowed     405
     │   ├── ClientTooSlow            client_too_slow        408
     │   ├── Conflict                 conflict               409
-    │   │   └── VersionRejected      version_rejected                      it was rolled back: deploy anew
+    │   │   ├── VersionRejected      version_rejected                      it was rolled back: deploy anew
+    │   │   ├── JobEnded             job_ended                             what was asked makes no sense any more
+    │   │   ├── NotUnique            not_unique                            an unfinished job has this `unique`
+    │   │   └── IdempotencyRunning   idempotency_running                   the first request still runs
     │   ├── BodyTooLarge             body_too_large         413
     │   ├── UnsupportedEncoding      unsupported_encoding   415            a compressed body
     │   ├── HeadTooLarge             head_too_large         431            too many headers, or too long
     │   ├── InvalidInput             invalid_input          422            input does not match the hints
+    │   ├── IdempotencyReused        idempotency_reused     422            the key came with another request
+    │   ├── WebhookRefused           webhook_refused        422            its address may not be called
     │   └── DeployRefused            deploy_refused         422            wrong code or options: file and line
     ├── FunctionError                function_failed        500  exit 7    the user's code is at fault
     │   ├── FunctionRaised           function_raised
     │   ├── LoadFailed               load_failed
-    │   └── BadOutput                bad_output
+    │   ├── BadOutput                bad_output
+    │   ├── Quarantined              quarantined                           the job took down too many instances
+    │   └── DependencyFailed         dependency_failed                     a job that it waited for did not finish
     ├── InstanceLost                 instance_lost          502  exit 7    the instance died and a retry is not allowed
     ├── ProtocolError                protocol_error         502  exit 7    a peer broke the wire format
     ├── RateLimited                  rate_limited           429  exit 8    this caller's rate; carries retry_after_s
@@ -38,6 +46,7 @@
     │   ├── NoCapacity               no_capacity
     │   ├── Draining                 draining
     │   ├── StoreUnavailable         store_unavailable
+    │   │   └── StoreFull            store_full                            Redis has no memory left: nothing was taken
     │   └── WeightsMissing           weights_missing
     ├── DeadlineExceeded             deadline_exceeded      504  exit 9    names the phase it died in
     └── ConnectError                 unreachable            503  exit 3    the gateway cannot be reached (client side)
@@ -115,6 +124,10 @@ class FunctionNotFound(NotFound):
     code = "function_not_found"
 
 
+class JobNotFound(NotFound):
+    code = "job_not_found"
+
+
 class MethodNotAllowed(RequestError):
     code = "method_not_allowed"
     status = 405
@@ -132,6 +145,23 @@ class Conflict(RequestError):
 
 class VersionRejected(Conflict):
     code = "version_rejected"
+
+
+class JobEnded(Conflict):
+    """`extra["state"]` is the one it ended in."""
+
+    code = "job_ended"
+
+
+class NotUnique(Conflict):
+    """`extra["job"]` is the id of the one that has it."""
+
+    code = "not_unique"
+
+
+class IdempotencyRunning(Conflict):
+    code = "idempotency_running"
+    retryable = True
 
 
 class BodyTooLarge(RequestError):
@@ -153,6 +183,16 @@ class InvalidInput(RequestError):
     """`extra["path"]` is the JSON path of the offending value, such as `$.text`."""
 
     code = "invalid_input"
+    status = 422
+
+
+class IdempotencyReused(RequestError):
+    code = "idempotency_reused"
+    status = 422
+
+
+class WebhookRefused(RequestError):
+    code = "webhook_refused"
     status = 422
 
 
@@ -182,6 +222,18 @@ class LoadFailed(FunctionError):
 
 class BadOutput(FunctionError):
     code = "bad_output"
+
+
+class Quarantined(FunctionError):
+    """`extra["crashes"]`: how many instances the job took down."""
+
+    code = "quarantined"
+
+
+class DependencyFailed(FunctionError):
+    """`extra["job"]` is the id of the one that did not finish."""
+
+    code = "dependency_failed"
 
 
 class InstanceLost(SamovarError):
@@ -255,6 +307,10 @@ class Draining(Unavailable):
 
 class StoreUnavailable(Unavailable):
     code = "store_unavailable"
+
+
+class StoreFull(StoreUnavailable):
+    code = "store_full"
 
 
 class WeightsMissing(Unavailable):

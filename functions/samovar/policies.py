@@ -173,3 +173,42 @@ def check_hedge(text: str) -> str:
     if not isinstance(text, str) or not _HEDGE.match(text):
         raise DeployRefused(f"hedge_after={text!r}: write a percentile such as 'p95', or a time such as '50ms'")
     return text
+
+
+class Jobs(Struct, frozen=True, kw_only=True):
+    """How queued jobs of a version are run.
+
+    retries: further attempts after the handler failed, >= 0; backoff_s: the first one waits up to this long, each
+    further up to twice as long, max_backoff_s at most (full jitter). retry_on: names of exception classes worth another
+    attempt, empty = any; give_up_on: those that are not, which wins. timeout_s: of one attempt, > 0; deadline_s: of
+    all of them, None = none. max_crashes: instances a job may take down before it is quarantined, >= 1.
+    max_running, max_running_per_key: jobs that may run at a time, None = as slots allow. max_instances: up to how many
+    instances a backlog of jobs scales this version, None = half of its max_instances, rounded up. low_scales: jobs of
+    low priority count in the demand. result_ttl_s: how long an ended job is kept, > 0.
+    """
+
+    retries: int = 0
+    backoff_s: float = 1.0
+    max_backoff_s: float = 300.0
+    retry_on: list[str] = msgspec.field(default_factory=list)
+    give_up_on: list[str] = msgspec.field(default_factory=list)
+    timeout_s: float = 600.0
+    deadline_s: float | None = None
+    max_crashes: int = 3
+    max_running: int | None = None
+    max_running_per_key: int | None = None
+    max_instances: int | None = None
+    low_scales: bool = True
+    result_ttl_s: float = 86400.0
+
+    def __post_init__(self) -> None:
+        require(at_least(self.retries, 0), "Jobs: retries >= 0")
+        is_backoff = at_least(self.backoff_s, 0) and at_least(self.max_backoff_s, self.backoff_s)
+        require(is_backoff, "Jobs: 0 <= backoff_s <= max_backoff_s, in seconds")
+        require(above(self.timeout_s, 0), "Jobs: timeout_s is a number of seconds > 0")
+        require(self.deadline_s is None or above(self.deadline_s, 0), "Jobs: deadline_s is a number of seconds > 0")
+        require(at_least(self.max_crashes, 1), "Jobs: max_crashes >= 1")
+        for most in (self.max_running, self.max_running_per_key, self.max_instances):
+            is_cap = most is None or at_least(most, 1)
+            require(is_cap, "Jobs: max_running, max_running_per_key and max_instances are >= 1, or None")
+        require(above(self.result_ttl_s, 0), "Jobs: result_ttl_s is a number of seconds > 0")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from samovar.policies import MAX_BURST, Breaker, Cache, Fallback, Log, parse_rate
+from samovar.policies import MAX_BURST, Breaker, Cache, Fallback, Jobs, Log, parse_rate
 from samovar.values import NAME_PATTERN, Struct, above, at_least, require
 
 MANIFEST_FORMAT = 1
@@ -129,7 +129,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     weights: files laid out as a directory for `load(weights)`; empty if there are none.
     requirements: extra pip requirements, put in a layer. input_schema / output_schema: JSON Schema (2020-12).
     example: an input used for the warm-up inference, or None. hedge_after: send a second copy of a call that runs
-    longer than this ("p95", "50ms"), None = never.
+    longer than this ("p95", "50ms"), None = never. jobs: how queued jobs are run.
     """
 
     name: str
@@ -159,6 +159,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     breaker: Breaker = Breaker()
     log: Log = Log()
     hedge_after: str | None = None
+    jobs: Jobs = Jobs()
 
     @property
     def ref(self) -> str:

@@ -12,6 +12,7 @@ is the message's tag, the others its fields in order. Whoever connects speaks fi
     Check     is it well?                                   (ends as an Invoke does)
                                                  Started    only if asked for by Invoke.notify_start
                                                  Chunk      one item of a stream; End ends the id
+                                                 Progress, LogLine   of a queued job
                                                  Goodbye    the instance drains: send no more
     role "manager" only:
     Specialise  become one of a version          Ready / BootFailed
@@ -55,8 +56,18 @@ class Hello(Message, array_like=True, tag=1, gc=False):
     peer: str = ""
 
 
+class JobTag(Message, array_like=True, gc=False):
+    """Which queued job a call is an attempt at. attempt: starts so far, >= 1. token: fencing token, rising."""
+
+    job_id: str
+    attempt: int
+    token: int
+
+
 class Invoke(Message, array_like=True, tag=2, gc=False):
-    """One call. body: the client's bytes, untouched. timeout_ms: time left until its deadline when sent, > 0."""
+    """One call. body: the client's bytes, untouched. timeout_ms: time left until its deadline when sent, > 0.
+
+    job: it is an attempt at a queued job, which gives way: an instance admits it only while a slot is free."""
 
     id: int
     body: bytes
@@ -66,6 +77,7 @@ class Invoke(Message, array_like=True, tag=2, gc=False):
     accept_stream: bool = False
     request_id: str = ""
     traceparent: str = ""
+    job: JobTag | None = None
 
 
 class Cancel(Message, array_like=True, tag=3, gc=False):
@@ -294,6 +306,21 @@ class Preloaded(Message, array_like=True, tag=45, gc=False):
     failed: dict[str, str] = {}
 
 
+class Progress(Message, array_like=True, tag=46, gc=False):
+    """The handler says how far a queued job is. fraction: 0..1."""
+
+    id: int
+    fraction: float
+    message: str = ""
+
+
+class LogLine(Message, array_like=True, tag=47, gc=False):
+    """The handler says this about a queued job."""
+
+    id: int
+    line: str
+
+
 ToInstance = Hello | Invoke | Cancel | Credit | Specialise | Drain | Fork | Preload | Check
 FromInstance = (
     Welcome
@@ -310,6 +337,8 @@ FromInstance = (
     | Forked
     | Exited
     | Preloaded
+    | Progress
+    | LogLine
 )
 AnyMessage = ToInstance | FromInstance
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from samovar.wire import JobTag, LogLine, Progress
     from samovar_dispatch.call import Call, Outcome, Version
     from samovar_dispatch.functions import FunctionEntry
     from samovar_dispatch.rates.gcra import Rate
@@ -37,11 +38,13 @@ class Ask:
     answer. deliver: called once with the call that answered (None if no call did) and the outcome; must not raise.
     version: that the route chose, None until then. marks: a sum of the constants above. more_headers: what the answer
     says beside its usual headers. answered_by: who gave it, if not the version itself, as in `requestlog.rows`. handle:
-    what is under way, once it began.
+    what is under way, once it began. job: it is an attempt at a queued job, None for an invocation; hear: called with
+    what its handler says meanwhile, must not raise; alone: it may have taken down an instance: it gets one to itself.
     """
 
     __slots__ = (
         "accept_stream",
+        "alone",
         "answered_by",
         "arrived_s",
         "body",
@@ -51,6 +54,8 @@ class Ask:
         "entry",
         "handle",
         "header",
+        "hear",
+        "job",
         "key_id",
         "marks",
         "more_headers",
@@ -95,6 +100,13 @@ class Ask:
         self.more_headers: Sequence[tuple[bytes, bytes]] = ()
         self.handle: Handle | None = None
         self.version: Version | None = None
+        self.job: JobTag | None = None
+        self.hear: Callable[[Progress | LogLine], object] = _unheard
+        self.alone = False
+
+
+def _unheard(_message: Progress | LogLine) -> None:
+    """Drop what a handler says that nobody listens to."""
 
 
 def _nobody(_call: Any, _outcome: Any) -> None:

@@ -33,6 +33,16 @@
 | sv:rate:{limit}           | string | until it is unused| each gateway      | a rate limit's TAT (unix s); limit = key:function, either may be empty
 | sv:apikeys:edition        | string | none              | gateway (keys)    | a random mark, another one after each change of a key
 | sv:apikeys:used           | hash   | none              | each gateway      | key id → when it was last used (unix s)
+| rq:job:{id}               | hash   | until it expires  | gateway, workers  | a job: RQ's fields, and ours by `sv_`; docs/jobs.md has them all
+| rq:queues                 | set    | none              | gateway, workers  | names of all queues, `sv:function:key id[:low]`
+| rq:queue:{queue}          | list   | none              | gateway, workers  | ids of the jobs that wait, oldest first
+| rq:wip:{queue}            | zset   | none              | workers           | jobs that run; rq:scheduled, rq:deferred, rq:finished, rq:failed, rq:canceled likewise
+| sv:jobs:of:{name}         | zset   | none              | gateway, workers  | ids of all jobs of a function, in order of creation
+| sv:jobs:waiting           | set    | none              | gateway, workers  | queues that are not empty
+| sv:jobs:workers           | hash   | none              | workers           | worker id → its count of beats
+| sv:jobs:held:{worker}     | set    | none              | workers           | ids of the jobs it holds
+| sv:job-events:{id}        | stream | 10 min after end  | workers           | {e: JobEvent (JSON)}: progress, log lines, output, retries
+| sv:idempotency:{key}      | string | 24 h              | gateway           | the first answer to an Idempotency-Key; key = key id:route:hash
 
 | channel                   | published by      | payload
 |---------------------------|-------------------|------------------------------------------------------------
@@ -43,6 +53,9 @@
 | sv:ch:boot                | pool manager      | BootFailure (JSON): the invocations waiting on it must fail now
 | sv:ch:unwell              | gateway           | Unwell (JSON): this instance fails its checks or says nothing, replace it
 | sv:ch:breakers            | gateway           | BreakerNews (JSON): its breaker of a version moved
+| sv:ch:jobs                | gateway, workers  | name of a queue that a job can be taken from
+| sv:ch:jobs:cancel         | gateway           | id of a running job that is to stop
+| sv:ch:job:{id}            | gateway, workers  | JobEvent (JSON) of that job
 """
 
 # ruff: noqa: E501 - one table row per key
@@ -61,6 +74,8 @@ GATEWAYS = "sv:gateways"
 ANSWERS = "sv:answers"
 ANSWER_SIZES = "sv:answers:sizes"
 ANSWER_TOTALS = "sv:answers:totals"
+JOBS_WAITING = "sv:jobs:waiting"
+JOBS_WORKERS = "sv:jobs:workers"
 
 CHANNEL_WAKE = "sv:ch:wake"
 CHANNEL_FUNCTIONS = "sv:ch:functions"
@@ -69,6 +84,8 @@ CHANNEL_INSTANCES = "sv:ch:instances"
 CHANNEL_BOOT = "sv:ch:boot"
 CHANNEL_UNWELL = "sv:ch:unwell"
 CHANNEL_BREAKERS = "sv:ch:breakers"
+CHANNEL_JOBS = "sv:ch:jobs"
+CHANNEL_JOBS_CANCEL = "sv:ch:jobs:cancel"
 
 UPLOAD_LIFETIME_S = 24 * 3600
 STATUS_LIFETIME_S = 10
@@ -173,3 +190,28 @@ def answers_of(name: str) -> str:
 def rate(limit: str) -> str:
     """Return the key of a rate limit, `key id:function`, either of which may be empty."""
     return f"sv:rate:{limit}"
+
+
+def jobs_of(name: str) -> str:
+    """Return the key of the ids of all jobs of a function."""
+    return f"sv:jobs:of:{name}"
+
+
+def jobs_held(worker: str) -> str:
+    """Return the key of the ids of the jobs that a worker holds."""
+    return f"sv:jobs:held:{worker}"
+
+
+def job_events(job_id: str) -> str:
+    """Return the key of what happened to a job."""
+    return f"sv:job-events:{job_id}"
+
+
+def job_channel(job_id: str) -> str:
+    """Return the channel on which it is told what happens to a job."""
+    return f"sv:ch:job:{job_id}"
+
+
+def idempotency(key: str) -> str:
+    """Return the key of the first answer to a request that named an Idempotency-Key."""
+    return f"sv:idempotency:{key}"

@@ -26,6 +26,7 @@ _SCALARS = {
     list[str]: st.lists(st.text(max_size=5), max_size=3),
     dict[str, float]: st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=3),
     dict[str, str]: st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
+    wire.JobTag | None: st.none() | st.builds(wire.JobTag, st.text(max_size=5), st.integers(1, 9), st.integers(1, 9)),
     dict[str, Any]: st.dictionaries(st.text(max_size=5), st.integers(0, 9) | st.text(max_size=5), max_size=3),
 }
 
@@ -146,6 +147,7 @@ def test_a_new_field_of_a_newer_peer_is_ignored(kind: Any) -> None:
 
 def _sample(kind: Any) -> Any:
     samples: dict[Any, Any] = {int: 1, float: 1.0, float | None: 1.0, str: "a", bytes: b"b", bool: True}
+    samples[wire.JobTag | None] = wire.JobTag("a", 1, 1)
     if kind in samples:
         return samples[kind]
     return get_args(kind)[0] if kind not in _SCALARS else ([] if kind == list[str] else {})

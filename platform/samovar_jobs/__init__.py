@@ -1,0 +1,1 @@
+"""Job workers: queued jobs taken from RQ's queues, run by the dispatcher, settled once."""
