@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from samovar.errors import DeployRefused
 from samovar.options import Batch, Weights, check_option, class_options
-from samovar.policies import Breaker, Cache, Fallback, Log
+from samovar.policies import Breaker, Cache, Fallback, Jobs, Log
 from samovar.signature import HandlerSignature, InputStyle, location, read_signature
 from samovar.spec import HandlerKind, Limits, Resources, Scaling, check_name
 from samovar.values import require
@@ -45,6 +45,7 @@ class Definition:
     fallback: Fallback | None
     cache: Cache | None
     breaker: Breaker
+    jobs: Jobs
     log: Log
     hedge_after: str | None
     weights: Weights | None
@@ -101,6 +102,7 @@ def function(
     fallback: Fallback | None = None,
     cache: Cache | None = None,
     breaker: Breaker | None = None,
+    jobs: Jobs | None = None,
     log: Log | None = None,
     hedge_after: str | None = None,
     weights: Weights | None = None,
@@ -113,7 +115,7 @@ def function(target: Any = None, /, **options: Any) -> Any:
 
     Args:
         name: 1-63 of a-z, 0-9, '-'; default from the target's own name.
-        batch, scaling, resources, limits, fallback, cache, breaker, log, weights: value objects, see each.
+        batch, scaling, resources, limits, fallback, cache, breaker, jobs, log, weights: value objects, see each.
         hedge_after: a call that runs longer than this ("p95", "50ms") is sent to a second instance too.
         requirements: extra pip requirements, such as "rapidfuzz>=3".
         retry_on_crash: whether a call may run again when its instance died; default True.
@@ -193,6 +195,7 @@ def _define(obj: Any, mark: _Mark) -> Definition:
         fallback=options.get("fallback"),
         cache=options.get("cache"),
         breaker=options.get("breaker", Breaker()),
+        jobs=options.get("jobs", Jobs()),
         log=options.get("log", Log()),
         hedge_after=options.get("hedge_after"),
         weights=options.get("weights"),

@@ -98,6 +98,7 @@ def _manifest(definition: Definition, entry: str) -> Manifest:
         fallback=definition.fallback,
         cache=definition.cache,
         breaker=definition.breaker,
+        jobs=definition.jobs,
         log=definition.log,
         hedge_after=definition.hedge_after,
         has_check=definition.has_check,

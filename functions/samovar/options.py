@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from samovar.errors import DeployRefused
-from samovar.policies import Breaker, Cache, Fallback, Log, check_hedge
+from samovar.policies import Breaker, Cache, Fallback, Jobs, Log, check_hedge
 from samovar.spec import BatchSpec, Limits, Resources, Scaling
 from samovar.values import require
 
@@ -65,6 +65,7 @@ OPTION_TYPES: dict[str, type] = {
     "fallback": Fallback,
     "cache": Cache,
     "breaker": Breaker,
+    "jobs": Jobs,
     "log": Log,
     "weights": Weights,
     "hedge_after": str,
@@ -72,7 +73,7 @@ OPTION_TYPES: dict[str, type] = {
     "retry_on_crash": bool,
     "example": object,
 }
-_VALUE_OBJECTS = ("batch", "scaling", "resources", "limits", "fallback", "cache", "breaker", "log", "weights")
+_VALUE_OBJECTS = ("batch", "scaling", "resources", "limits", "fallback", "cache", "breaker", "jobs", "log", "weights")
 
 
 def class_options(target: type, given: dict[str, Any]) -> dict[str, Any]:

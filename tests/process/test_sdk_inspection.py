@@ -124,7 +124,8 @@ def test_a_draft_tells_everything(tmp_path: Path, capfd: pytest.CaptureFixture[s
     (tmp_path / "model").mkdir()
     (tmp_path / "app.py").write_text(
         "import samovar as sv\nfrom helper import NAME\nprint('imported')\n"
-        "@sv.function(name=NAME, weights=sv.Weights('model'), batch=sv.Batch(max_size=3), example={'text': 'tea'})\n"
+        "@sv.function(name=NAME, weights=sv.Weights('model'), batch=sv.Batch(max_size=3), example={'text': 'tea'},\n"
+        " jobs=sv.Jobs(retries=3, give_up_on=['ValueError']))\n"
         "class Pour:\n    def __call__(self, text: list[str]) -> list[int]: ...\n    def check(self): ...\n"
     )
     draft = inspect(str(tmp_path / "app.py"))
@@ -134,6 +135,7 @@ def test_a_draft_tells_everything(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert manifest.batch is not None
     assert manifest.batch.max_size == 3
     assert manifest.has_check
+    assert (manifest.jobs.retries, manifest.jobs.give_up_on) == (3, ["ValueError"])
     assert manifest.output_schema == {"type": "integer"}
     assert "imported" in capfd.readouterr().err, "what the author prints is shown, beside the answer"
 
