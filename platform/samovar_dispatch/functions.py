@@ -23,6 +23,7 @@ STREAMING_HANDLERS = ("generator", "async_generator")
 
 class FunctionEntry:
     """One function. only: its version while one gets every call, else None. versions: all that its route names.
+    main: the one with the most traffic, the newest of equals.
 
     mirror, mirror_share: the version that gets copies of that share of calls. streams: a version of it may answer with
     a stream. rates: the limits of its version with the most traffic, None for none. timeout_s: the default deadline,
@@ -33,6 +34,7 @@ class FunctionEntry:
         "_header",
         "_salt",
         "_sticks",
+        "main",
         "mirror",
         "mirror_share",
         "only",
@@ -53,7 +55,8 @@ class FunctionEntry:
         self.mirror = versions.get(route.mirror.version) if route.mirror is not None else None
         self.mirror_share = route.mirror.percent / 100 if route.mirror is not None else 0.0
         self.streams = any(version.manifest.handler in STREAMING_HANDLERS for version in versions.values())
-        self.rates = function_rates(versions[_main(record.route, versions)].manifest.limits)
+        self.main = versions[_main(record.route, versions)]
+        self.rates = function_rates(self.main.manifest.limits)
         self.timeout_s = max(version.manifest.limits.timeout_s for version in versions.values())
         self._sticks = bool(route.sticky)
         self._header = route.sticky.removeprefix(STICKY_HEADER).encode("latin-1") if ":" in route.sticky else b""
