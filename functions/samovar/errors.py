@@ -49,6 +49,7 @@
     │   │   └── StoreFull            store_full                            Redis has no memory left: nothing was taken
     │   └── WeightsMissing           weights_missing
     ├── DeadlineExceeded             deadline_exceeded      504  exit 9    names the phase it died in
+    │   └── JobNotDone               job_not_done                          the wait for a job ended, not the job (client side)
     └── ConnectError                 unreachable            503  exit 3    the gateway cannot be reached (client side)
 
 `Cancelled` stands apart: it derives from BaseException so that `except Exception` never swallows it.
@@ -324,6 +325,12 @@ class DeadlineExceeded(SamovarError):
     status = 504
     retryable = True
     exit_code = 9
+
+
+class JobNotDone(DeadlineExceeded, TimeoutError):
+    """`extra`: `job`, `state`, `wait_reason` when it was last seen."""
+
+    code = "job_not_done"
 
 
 class ConnectError(SamovarError):

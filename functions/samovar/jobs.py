@@ -110,7 +110,8 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: starts so far. crashes: instances it took down. token: fencing token of the last attempt, rising.
     position: jobs of the same function and key in front of it, at most. wait_reason: why it does not run yet.
     result: the decoded JSON, if it is small and JSON; else `result_bytes` says that `…/result` has it.
-    error: a problem document without request_id. group: it was submitted with others.
+    error: a problem document without request_id. group: it was submitted with others,
+    index: at this place among them, from 0 on.
     """
 
     id: str
@@ -140,6 +141,7 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: dict[str, Any] | None = None
     group: str = ""
     tags: dict[str, str] = msgspec.field(default_factory=dict)
+    index: int = 0
 
 
 class GroupView(Struct, frozen=True, kw_only=True, omit_defaults=True):

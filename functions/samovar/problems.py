@@ -1,4 +1,5 @@
-"""What a client reads in HTTP answers: problem documents, retry times, phases, the lines of a stream.
+"""What a client reads in HTTP answers: problem documents, retry times, phases, the lines of a stream; and how an error
+is written as such a document.
 
 A stream that fails after its first item ends with the line `{"error": <problem document>}`.
 This module does not know httpx: it sees status, headers and bytes.
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
+from http import HTTPStatus
 from typing import Any
 
 from samovar.errors import SamovarError, rebuild
@@ -16,9 +19,23 @@ PROBLEM_TYPE = "urn:samovar:problem:"
 _STANDARD = frozenset({"type", "title", "status", "detail", "code", "instance"})
 
 
+def standard(error: SamovarError) -> dict[str, Any]:
+    """Return the members that every problem document of `error` has, whoever asks; they win over its extra fields."""
+    members = {
+        "type": f"{PROBLEM_TYPE}{error.code}",
+        "title": HTTPStatus(error.status).phrase,
+        "status": error.status,
+        "detail": error.detail,
+        "code": error.code,
+    }
+    if error.retry_after_s is not None:
+        members["retry_after_s"] = round(error.retry_after_s, 3)
+    return members
+
+
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> SamovarError:
     """Return the error that an answer with `status` >= 400 stands for; its `extra` keeps the problem's own fields."""
-    return _rebuilt(_problem(body), status, headers)
+    return rebuilt(_problem(body), status, headers)
 
 
 def stream_item(line: bytes) -> Any:
@@ -26,7 +43,7 @@ def stream_item(line: bytes) -> Any:
     item = json.loads(line)
     if isinstance(item, dict) and len(item) == 1 and isinstance(problem := item.get("error"), dict):
         if str(problem.get("type", "")).startswith(PROBLEM_TYPE):
-            raise _rebuilt(problem, int(problem.get("status", 500)), {})
+            raise rebuilt(problem, int(problem.get("status", 500)))
     return item
 
 
@@ -46,7 +63,8 @@ class Lines:
         return [self._rest] if self._rest.strip() else []
 
 
-def _rebuilt(problem: dict[str, Any], status: int, headers: Mapping[str, str]) -> SamovarError:
+def rebuilt(problem: Mapping[str, Any], status: int, headers: Mapping[str, str] = MappingProxyType({})) -> SamovarError:
+    """Return the error that a problem document describes; its `extra` keeps the document's own fields."""
     extra: dict[str, Any] = {key: value for key, value in problem.items() if key not in _STANDARD}
     if "retry_after_s" not in extra and (seconds := retry_after_s(headers)) is not None:
         extra["retry_after_s"] = seconds
