@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from samovar import problems
 from samovar.errors import RateLimited, SamovarError
 
 Headers = list[tuple[bytes, bytes]]
@@ -21,17 +22,7 @@ CLIENT_CLOSED_REQUEST = 499  # never sent, only counted
 
 def document(error: SamovarError, request_id: str) -> dict[str, Any]:
     """Return the problem document of `error`; its extra fields never replace the standard ones."""
-    standard = {
-        "type": f"urn:samovar:problem:{error.code}",
-        "title": HTTPStatus(error.status).phrase,
-        "status": error.status,
-        "detail": error.detail,
-        "code": error.code,
-        "request_id": request_id,
-    }
-    if error.retry_after_s is not None:
-        standard["retry_after_s"] = round(error.retry_after_s, 3)
-    return {**error.extra, **standard}
+    return {**error.extra, **problems.standard(error), "request_id": request_id}
 
 
 def headers(error: SamovarError) -> Headers:
