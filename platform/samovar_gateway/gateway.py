@@ -6,25 +6,20 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
 from functools import partial
 
 from samovar_dispatch.answers.cabinet import Cabinet
 from samovar_dispatch.answers.errand import Errands
 from samovar_dispatch.answers.shelf import Shelf
 from samovar_dispatch.demand import DemandWriter
-from samovar_dispatch.dispatcher import Dispatcher
-from samovar_dispatch.functions import FunctionTable
-from samovar_dispatch.health.breakers import Breakers
-from samovar_dispatch.journey import Journey
-from samovar_dispatch.membership import Membership
-from samovar_dispatch.mirror import Mirror
+from samovar_dispatch.engine import Engine
+from samovar_dispatch.upkeep import Part, keep_all_running
 from samovar_gateway.admin import Admin
 from samovar_gateway.admin.audit import write_audit
 from samovar_gateway.admission import Admission
 from samovar_gateway.app import create_app
 from samovar_gateway.auth import KeyTable
-from samovar_gateway.background import keep_running, watch_registry
+from samovar_gateway.background import watch_registry
 from samovar_gateway.bounds import RESERVED_FILES, CountedFilter, raise_file_limit
 from samovar_gateway.departure import Departure
 from samovar_gateway.fastpath import InvokeProtocol
@@ -53,15 +48,13 @@ class Gateway:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         gateway_id = settings.gateway_id or f"{settings.node or socket.gethostname()}-{os.getpid()}"
-        self._demand = DemandWriter(gateway_id)
-        dispatcher = Dispatcher(asyncio.get_running_loop(), self._demand.notice)
-        dispatcher.room.backlog.max_bytes = settings.max_waiting_bytes
         cabinet = make_cabinet(settings)
-        functions = FunctionTable(dispatcher, cabinet.forget)
-        membership = Membership(dispatcher, gateway_id)
+        redis = connect_async(settings.redis_url.reveal())
+        self._engine = engine = Engine(redis, gateway_id, DemandWriter(gateway_id), cabinet.forget)
+        engine.dispatcher.room.backlog.max_bytes = settings.max_waiting_bytes
+        engine.dispatcher.ejections.first_s = settings.ejection_s
         self._sync_redis = connect_sync(settings.redis_url.reveal())
         objects = ObjectStore.from_settings(settings)
-        redis = connect_async(settings.redis_url.reveal())
         self.state = GatewayState(
             settings=settings,
             gateway_id=gateway_id,
@@ -69,18 +62,16 @@ class Gateway:
             objects=objects,
             registry=Registry(objects, self._sync_redis),
             keys=KeyTable(),
-            dispatcher=dispatcher,
-            journey=Journey(dispatcher),
-            functions=functions,
-            membership=membership,
-            mirror=Mirror(redis, dispatcher, functions, membership),
+            dispatcher=engine.dispatcher,
+            journey=engine.journey,
+            functions=engine.functions,
+            membership=engine.membership,
+            mirror=engine.mirror,
             cabinet=cabinet,
             requests=Requests(settings, gateway_id),
         )
         self.state.journey.notes.append(self.state.requests.log.note)
-        self.state.journey.errands = Errands(self.state.journey, functions.entries, cabinet)
-        dispatcher.ejections.first_s = settings.ejection_s
-        self._breakers = Breakers(self.state.redis, dispatcher, functions, gateway_id)
+        self.state.journey.errands = Errands(self.state.journey, engine.functions.entries, cabinet)
         self._admin = Admin(self.state)
         self._sweeper = Sweeper(settings.body_timeout_s)
         self._departure = Departure(self.state)
@@ -132,30 +123,25 @@ class Gateway:
 
     def _parts(self) -> list[asyncio.Future[None]]:
         state = self.state
-        named: dict[str, Callable[[], Awaitable[None]]] = {
-            "mirror of functions and instances": self.state.mirror.run,
+        more: dict[str, Part] = {
             "API keys, heard": partial(follow_keys, state.redis, state.keys),
             "API keys, checked": partial(check_keys, state.redis, state.keys),
             "API keys, used": partial(tell_used, state.redis, state.keys),
             "audit log": partial(write_audit, self._admin.services.audit),
-            "rate limits": partial(state.journey.rates.run, state.redis),
-            "demand": partial(self._demand.run, state.redis, state.dispatcher),
-            "breakers, told": self._breakers.tell,
-            "breakers, heard": self._breakers.follow,
             "sweep": self._sweeper.run,
             "kept answers": state.cabinet.run,
             "copies of calls": partial(state.journey.shadow.run, state.redis),
             "registry": partial(watch_registry, state.registry),
             "request log": partial(state.requests.run, state.redis),
         }
-        return [asyncio.ensure_future(keep_running(name, part)) for name, part in named.items()]
+        return keep_all_running(self._engine.parts() | more)
 
     async def _close(self, server: Server, serving: asyncio.Task[None], parts: list[asyncio.Future[None]]) -> None:
         server.should_exit = True
         await asyncio.wait({serving})
         await end_tasks(parts)
         await self.state.cabinet.close()
-        await self.state.membership.close()
+        await self._engine.close()
         self._admin.close()
         await self.state.redis.aclose()
         self._sync_redis.close()

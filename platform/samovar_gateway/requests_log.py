@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 
 from samovar_dispatch.requestlog.log import RequestLog
 from samovar_dispatch.requestlog.writer import RequestWriter
-from samovar_gateway.background import keep_running
+from samovar_dispatch.upkeep import keep_running
 from samovar_gateway.log_keeper import LogKeeper
 from samovar_gateway.settings import GatewaySettings
 from samovar_storage.requestlog.layout import safe_name
