@@ -135,3 +135,19 @@ class Page(Struct, frozen=True, kw_only=True):
 
     jobs: list[JobRecord]
     cursor: str = ""
+
+
+class GroupRecord(Struct, frozen=True, kw_only=True):
+    """Jobs that were submitted with the same `JobSpec.group`. num_jobs: accepted so far, the reducing one not counted.
+
+    counts: by state; those that expired are counted in the state they ended in. reduce: id of the job whose
+    `reduce_of` is this group, "" = none.
+    """
+
+    id: str
+    function: str
+    key_id: str
+    num_jobs: int
+    counts: dict[str, int]
+    created_at_s: float = 0.0
+    reduce: str = ""

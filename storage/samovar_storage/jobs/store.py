@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from samovar.jobs import JobState
 from samovar_storage.jobs.layout import QueueName
-from samovar_storage.jobs.records import Backlog, JobRecord, NewJob, Page, Settlement, Taken
+from samovar_storage.jobs.records import Backlog, GroupRecord, JobRecord, NewJob, Page, Settlement, Taken
 
 if TYPE_CHECKING:
     from samovar.jobs import Progress
@@ -72,6 +72,10 @@ class Jobs(Protocol):
         limit: int,
     ) -> Page:
         """Return jobs of these functions, newest first. The cost depends on `limit`, not on how many there are."""
+
+    async def group(self, group_id: str) -> GroupRecord:
+        """Return what became of the jobs of a group so far. Jobs may be submitted to it in several steps; one with
+        `reduce_of` comes with the last and runs once all others have ended. Raises: JobNotFound."""
 
     async def position(self, record: JobRecord) -> int:
         """Return how many jobs of its queue are in front of a queued one, at most."""
