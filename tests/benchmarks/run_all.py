@@ -39,6 +39,11 @@ NAMES = (
     "rate_limit",
     "rollout",
     "sandbox_cost",
+    "jobs_throughput",
+    "jobs_latency",
+    "jobs_backlog",
+    "jobs_fairness",
+    "jobs_chaos",
 )
 # SIGINT lets a benchmark that hangs stop its platform before it is killed
 _BOUNDED = ("timeout", "--signal=INT", "--kill-after=90", "1800")

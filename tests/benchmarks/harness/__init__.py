@@ -5,6 +5,8 @@
     load.py       wrk with our script, read as one `Load`
     open_loop.py  calls that leave at their own times, however long answers take
     running.py    a whole platform in a temporary folder, deployed to, called and stopped
+    jobs.py       jobs of a platform, submitted over HTTP and counted in Redis
+    chaos.py      jobs under kill -9, and what must be true of them afterwards
     gateways.py   further gateways of a running platform
     peers.py      the drivers of the peers and the environments they live in
     child.py      our own scripts in processes beside a benchmark
