@@ -1,4 +1,5 @@
-"""Jobs under kill -9: who is killed, the effects that jobs had outside, and what must be true of both afterwards.
+"""Jobs while something is broken: who is killed or stopped, the effects that jobs had outside, and what must be true of
+both afterwards.
 
 A job's effect is a row that its handler appends to a book of ours, with the fencing token of its attempt. A row counts
 as committed if its token is the one under which the job's result was committed: each finished job must have exactly
@@ -18,9 +19,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import uvloop
@@ -86,7 +88,7 @@ class Verdict:
     double_committed: int
     not_terminal: int
     rows: int
-    states: Mapping[str, int]
+    states: Counter[str]
 
 
 def judge(jobs: Jobs, rows: Sequence[Mapping[str, Any]]) -> Verdict:
@@ -101,7 +103,7 @@ def judge(jobs: Jobs, rows: Sequence[Mapping[str, Any]]) -> Verdict:
         lost=unknown + sum(committed[job_id] == 0 for job_id in finished),
         double_committed=sum(committed[job_id] > 1 for job_id in finished),
         not_terminal=sum(job is not None and job["state"] not in TERMINAL for job in jobs.values()),
-        rows=len(rows),
+        rows=sum(row["job"] in jobs for row in rows),
         states=Counter(str(job["state"]) for job in jobs.values() if job is not None),
     )
 
@@ -113,6 +115,37 @@ def platform_pids(data_dir: Path) -> dict[str, list[int]]:
         for child in json.loads((data_dir / "children.json").read_bytes())["children"]:
             pids.setdefault(child["name"].partition("-")[0], []).append(child["process"]["pid"])
     return pids
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where jobs of `name`, which is `tests/functions/effects`, are submitted to, and the book of their effects."""
+
+    url: str
+    key: str
+    name: str
+    rows: Book
+
+
+@contextmanager
+def stopped(pids: Sequence[int], after_s: float, for_s: float) -> Iterator[None]:
+    """Stop these processes (SIGSTOP) `after_s` seconds into the body of a `with`, and let them go on `for_s` later."""
+
+    def work() -> None:
+        time.sleep(after_s)
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            if number == signal.SIGSTOP:
+                time.sleep(for_s)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 @dataclass
@@ -155,16 +188,30 @@ class Killer:
         return self.marker in command(pid)
 
 
-async def submit_through(url: str, key: str, path: str, bodies: Sequence[bytes], rate: float) -> list[str]:
-    """Submit every body once, about `rate` a second, whatever it takes; return the ids that a 202 named, in order.
+def run_jobs(
+    site: Site, broken: AbstractContextManager[object], num_jobs: int, rate: float, timeout_s: float, **value: Any
+) -> Verdict:
+    """Submit `num_jobs` jobs, about `rate` a second, while `broken` is entered; return what became of them.
 
-    Each has an Idempotency-Key of its own and is repeated until it gets a 202, as a careful client does.
+    Each is repeated under an Idempotency-Key of its own until it gets a 202. value: more of each job's input.
+    timeout_s: how long to wait for the end of all.
     """
+    prefix = token_hex(4)
+    inputs = [{"number": number, "port": site.rows.port} | value for number in range(num_jobs)]
+    bodies = [json.dumps({"input": each}).encode() for each in inputs]
+    with broken:
+        ids = uvloop.run(_submit_all(site, bodies, rate, prefix))
+    return judge(uvloop.run(_watch_to_the_end(site, ids, timeout_s)), site.rows.rows)
+
+
+async def _submit_all(site: Site, bodies: Sequence[bytes], rate: float, prefix: str) -> list[str]:
+    """Submit every body once, whatever it takes; return the ids that a 202 named, in order."""
 
     async def one(number: int, line: Line) -> str:
+        key = f"Idempotency-Key: {prefix}-{number}\r\n"
         while True:
             try:
-                reply = await line.ask("POST", path, bodies[number], f"Idempotency-Key: chaos-{number}\r\n")
+                reply = await line.ask("POST", f"/v1/functions/{site.name}/jobs", bodies[number], key)
             except BenchmarkError:
                 await line.close()
             else:
@@ -175,7 +222,7 @@ async def submit_through(url: str, key: str, path: str, bodies: Sequence[bytes],
             await asyncio.sleep(RETRY_S)
 
     async def work(numbers: Iterator[int], ids: list[str], started_s: float) -> None:
-        line = Line(url, key)
+        line = Line(site.url, site.key)
         for number in numbers:
             await asyncio.sleep(max(0.0, started_s + number / rate - time.perf_counter()))
             ids[number] = await one(number, line)
@@ -188,17 +235,15 @@ async def submit_through(url: str, key: str, path: str, bodies: Sequence[bytes],
     return ids
 
 
-async def watch_to_the_end(
-    url: str, key: str, ids: Sequence[str], timeout_s: float
-) -> dict[str, dict[str, Any] | None]:
-    """Return every job once all have ended, or as they are after `timeout_s`; None for those that are not found."""
+async def _watch_to_the_end(site: Site, ids: Sequence[str], timeout_s: float) -> Jobs:
+    """Return every job once all have ended, or as they are after `timeout_s`."""
     found: Jobs = {}
-    line = Line(url, key)
+    line = Line(site.url, site.key)
     give_up_s = time.perf_counter() + timeout_s
     for job_id in ids:
         while True:
             job = await _look(line, job_id)
-            if job is None or job.get("state") in TERMINAL or time.perf_counter() > give_up_s:
+            if job is None or job["state"] in TERMINAL or time.perf_counter() > give_up_s:
                 found[job_id] = job
                 break
             await asyncio.sleep(RETRY_S)
@@ -207,7 +252,7 @@ async def watch_to_the_end(
 
 
 async def _look(line: Line, job_id: str) -> dict[str, Any] | None:
-    """Return a job as it is now, {} while nobody can say, None if it is unknown."""
+    """Return a job as it is now; one without a known state while nobody can say, None if it is unknown."""
     try:
         reply = await line.ask("GET", f"/v1/jobs/{job_id}")
     except BenchmarkError:
@@ -217,16 +262,3 @@ async def _look(line: Line, job_id: str) -> dict[str, Any] | None:
         return None
     job: dict[str, Any] = json.loads(reply.body) if reply.status == 200 else {"state": f"status {reply.status}"}
     return job
-
-
-def run_chaos(
-    url: str, key: str, name: str, killer: Killer, rows: Book, num_jobs: int, rate: float, timeout_s: float
-) -> Verdict:
-    """Submit `num_jobs` jobs of the function `effects` while `killer` kills; return what became of them."""
-    bodies = [
-        json.dumps({"input": {"number": n, "port": rows.port, "sleep_s": 0.01}}).encode() for n in range(num_jobs)
-    ]
-    with killer.at_work():
-        ids = uvloop.run(submit_through(url, key, f"/v1/functions/{name}/jobs", bodies, rate))
-    jobs = uvloop.run(watch_to_the_end(url, key, ids, timeout_s))
-    return judge(jobs, rows.rows)

@@ -1,8 +1,9 @@
 """Has an effect outside: a row with the attempt's fencing token, appended by whoever listens, before it returns."""
 
 import json
+import os
+import signal
 import socket
-import time
 
 import samovar as sv
 
@@ -12,11 +13,12 @@ import samovar as sv
     example={"number": 0, "port": 0},
     resources=sv.Resources(network=True),
     scaling=sv.Scaling(max_instances=2),
-    jobs=sv.Jobs(retries=3, backoff_s=0.1, max_crashes=50),
+    jobs=sv.Jobs(retries=3, backoff_s=0.1, max_crashes=4),
 )
-def effects(number: int, port: int, ctx: sv.Context, sleep_s: float = 0.0) -> int:
+def effects(number: int, port: int, ctx: sv.Context, padding: str = "", poison_every: int = 0) -> int:
+    if poison_every and number % poison_every == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
     if port:
-        time.sleep(sleep_s)
         row = {"job": ctx.job_id, "token": ctx.token, "number": number}
         with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
             peer.sendall(json.dumps(row).encode() + b"\n")
