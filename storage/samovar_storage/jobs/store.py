@@ -31,9 +31,20 @@ class Jobs(Protocol):
         Raises: StoreFull; NotUnique; JobNotFound for an unknown dependency.
         """
 
-    async def take(self, queue: QueueName, worker: str, most: int) -> list[Taken]:
+    async def take(
+        self,
+        queue: QueueName,
+        worker: str,
+        most: int,
+        max_running: int | None = None,
+        max_running_per_key: int | None = None,
+    ) -> list[Taken]:
         """Give up to `most` waiting jobs of a queue, oldest first, to a worker, durably. A job whose deadline passed
-        is failed on the way. A job that was cancelled is not among them."""
+        is failed on the way. A job that was cancelled is not among them.
+
+        max_running, max_running_per_key: no more are given than leave so many jobs started at a time, by all workers,
+        of its function, and of its function and key, both lanes together; None = any number.
+        """
 
     async def settle(self, worker: str, taken: Taken, settlement: Settlement) -> bool:
         """Leave a job in the state it has come to, with its result; return False, having changed nothing but a count,
