@@ -40,9 +40,23 @@
 | sv:jobs:of:{name}         | zset   | none              | gateway, workers  | ids of all jobs of a function, in order of creation
 | sv:jobs:waiting           | set    | none              | gateway, workers  | queues that are not empty
 | sv:jobs:workers           | hash   | none              | workers           | worker id → its count of beats
+| sv:jobs:worker:{worker}   | string | 5 s, renewed      | that worker       | WorkerStatus (JSON): what it runs, and leaves alone
 | sv:jobs:held:{worker}     | set    | none              | workers           | ids of the jobs it holds
-| sv:job-events:{id}        | stream | 10 min after end  | workers           | {e: JobEvent (JSON)}: progress, log lines, output, retries
-| sv:idempotency:{key}      | string | 24 h              | gateway           | the first answer to an Idempotency-Key; key = key id:route:hash
+| sv:job-events:{id}        | stream | 10 min after end  | workers           | {e: JobEvent (JSON, without id)}: progress, log lines, output, retries
+| sv:idempotency:{key}      | hash   | 24 h              | gateway           | print, owner, seed, made_ms, answer (msgpack) of an Idempotency-Key; key = key id:route:function:hash
+| sv:idempotency-bytes:{key id} | hash | 24 h, renewed   | gateway           | hour → bytes of what is kept of an API key's answers
+| sv:idempotency-owners     | hash   | none              | each gateway      | gateway process → its count of beats, while it holds such keys
+| sv:webhook:{event}        | hash   | 7 d after dead    | gateway, workers  | an event to be told, `job.state`; with all keys of webhooks in jobs/webhook_scripts.py
+| sv:webhooks:due           | zset   | none              | gateway, workers  | lane (key and host) → when something of it may be sent next (unix ms)
+| sv:webhooks:of:{lane}     | zset   | none              | gateway, workers  | events that wait; sv:webhooks:leased:{lane}: those that are being sent
+| sv:webhooks:lane:{lane}   | hash   | 7 d, renewed      | workers           | failures, retry_ms: while its host does not answer
+| sv:webhooks:endpoint:{id} | hash   | 7 d, renewed      | workers           | an endpoint that fails: since when, why, whether it is disabled
+| sv:webhooks:ends:{key id} | set    | none              | workers           | the endpoints of an API key that fail
+| sv:webhooks:open:{key id} | zset   | none, capped      | gateway, workers  | events not delivered; sv:webhooks:dead:{key id}: those given up
+| sv:webhooks:dropped       | hash   | none              | gateway, workers  | key id → events not noted, too many being open
+| sv:crons                  | hash   | none              | gateway           | name → CronJob (JSON)
+| sv:crons:built            | string | none              | workers, gateway  | "1" once sv:crons mirrors object storage
+| sv:cron:{name}            | hash   | none              | gateway, workers  | of a cron job: last_s, last_job, notice
 
 | channel                   | published by      | payload
 |---------------------------|-------------------|------------------------------------------------------------
@@ -56,6 +70,10 @@
 | sv:ch:jobs                | gateway, workers  | name of a queue that a job can be taken from
 | sv:ch:jobs:cancel         | gateway           | id of a running job that is to stop
 | sv:ch:job:{id}            | gateway, workers  | JobEvent (JSON) of that job
+| sv:ch:idempotency:{key}   | gateway           | {"kind": "answered" or "released"}: who waits for the first answer may look
+| sv:ch:job-watch           | nobody            | a gateway that is subscribed to it knows that its connection for news is up
+| sv:ch:webhooks            | gateway, workers  | lane that has an event to send
+| sv:ch:crons               | gateway           | name of a cron job that changed
 """
 
 # ruff: noqa: E501 - one table row per key
@@ -76,6 +94,11 @@ ANSWER_SIZES = "sv:answers:sizes"
 ANSWER_TOTALS = "sv:answers:totals"
 JOBS_WAITING = "sv:jobs:waiting"
 JOBS_WORKERS = "sv:jobs:workers"
+IDEMPOTENCY_OWNERS = "sv:idempotency-owners"
+WEBHOOKS_DUE = "sv:webhooks:due"
+WEBHOOKS_DROPPED = "sv:webhooks:dropped"
+CRONS = "sv:crons"
+CRONS_BUILT = "sv:crons:built"
 
 CHANNEL_WAKE = "sv:ch:wake"
 CHANNEL_FUNCTIONS = "sv:ch:functions"
@@ -86,9 +109,13 @@ CHANNEL_UNWELL = "sv:ch:unwell"
 CHANNEL_BREAKERS = "sv:ch:breakers"
 CHANNEL_JOBS = "sv:ch:jobs"
 CHANNEL_JOBS_CANCEL = "sv:ch:jobs:cancel"
+CHANNEL_JOB_WATCH = "sv:ch:job-watch"
+CHANNEL_WEBHOOKS = "sv:ch:webhooks"
+CHANNEL_CRONS = "sv:ch:crons"
 
 UPLOAD_LIFETIME_S = 24 * 3600
 STATUS_LIFETIME_S = 10
+WORKER_LIFETIME_S = 5
 LEASE_LIFETIME_S = 15  # a manager on a busy core renews late; its successor on the same node does not wait for it
 DEMAND_LIFETIME_S = 3
 TRAFFIC_LIFETIME_S = 3600
@@ -197,6 +224,11 @@ def jobs_of(name: str) -> str:
     return f"sv:jobs:of:{name}"
 
 
+def jobs_worker(worker: str) -> str:
+    """Return the key of what a worker says of itself."""
+    return f"sv:jobs:worker:{worker}"
+
+
 def jobs_held(worker: str) -> str:
     """Return the key of the ids of the jobs that a worker holds."""
     return f"sv:jobs:held:{worker}"
@@ -215,3 +247,38 @@ def job_channel(job_id: str) -> str:
 def idempotency(key: str) -> str:
     """Return the key of the first answer to a request that named an Idempotency-Key."""
     return f"sv:idempotency:{key}"
+
+
+def webhook(event_id: str) -> str:
+    """Return the key of an event that a webhook is to be told of."""
+    return f"sv:webhook:{event_id}"
+
+
+def webhooks_open(key_id: str) -> str:
+    """Return the key of the events of an API key that are not delivered."""
+    return f"sv:webhooks:open:{key_id}"
+
+
+def webhooks_ends(key_id: str) -> str:
+    """Return the key of the names of an API key's endpoints that fail."""
+    return f"sv:webhooks:ends:{key_id}"
+
+
+def webhooks_endpoint(name: str) -> str:
+    """Return the key of how an endpoint fails."""
+    return f"sv:webhooks:endpoint:{name}"
+
+
+def cron(name: str) -> str:
+    """Return the key of when a cron job last ran."""
+    return f"sv:cron:{name}"
+
+
+def idempotency_bytes(key_id: str) -> str:
+    """Return the key of what is kept of an API key's answers, in bytes by hour."""
+    return f"sv:idempotency-bytes:{key_id}"
+
+
+def idempotency_channel(key: str) -> str:
+    """Return the channel on which it is told that a request with an Idempotency-Key has its answer."""
+    return f"sv:ch:idempotency:{key}"
