@@ -23,7 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 import samovar
-from samovar.client import Answer, Function
+from samovar.client import Function
+from samovar.transport import Answer
 
 EXAMPLE = Path(__file__).parent / "minilm" / "app.py"
 SENTENCES = ("tea is ready", "the kettle has boiled", "the stock market fell sharply")

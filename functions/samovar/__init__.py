@@ -10,9 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from samovar.async_client import AsyncClient as AsyncClient
     from samovar.authoring import function as function
-    from samovar.client import AsyncClient as AsyncClient
     from samovar.client import Client as Client
+    from samovar.context import Context as Context
     from samovar.errors import SamovarError as SamovarError
     from samovar.options import Batch as Batch
     from samovar.options import Weights as Weights
@@ -32,8 +33,9 @@ _HOMES = {
     "function": "samovar.authoring",
     "Batch": "samovar.options",
     "Weights": "samovar.options",
-    "AsyncClient": "samovar.client",
+    "AsyncClient": "samovar.async_client",
     "Client": "samovar.client",
+    "Context": "samovar.context",
     "Breaker": "samovar.policies",
     "Cache": "samovar.policies",
     "Cached": "samovar.policies",
@@ -53,6 +55,7 @@ __all__ = [
     "Cache",
     "Cached",
     "Client",
+    "Context",
     "Fallback",
     "Jobs",
     "Limits",

@@ -1,65 +1,54 @@
-"""Calling deployed functions from Python: `Client` and its asyncio twin `AsyncClient`, on httpx.
+"""Calling deployed functions from Python: `Client`, on httpx.
 
     with samovar.Client() as client:
         answer = client.function("embed").invoke({"text": "tea is ready"}, timeout_s=5)
         for item in client.function("countdown").stream({"text": "one two"}): ...
+        job = client.function("embed").submit({"text": "tea is ready"}, retries=3)
 
-Both keep their connections open, raise the errors of `samovar.errors`, and retry only what they are asked to.
-This module does not know deployment or the command line.
+It keeps its connections open and raises the errors of `samovar.errors`. Calls are retried only if asked for; what does
+no harm twice (looking at jobs, submitting them under an idempotency key) is repeated until the gateway answers.
+`async_client` is its twin for asyncio. This module does not know deployment, the command line, or what is done with
+jobs (`job_client`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import itertools
+import random
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal
-from urllib.parse import quote, urlsplit
+from typing import Any, Unpack
+from urllib.parse import urlsplit
 
 import httpx
-import msgspec
+import httpx_sse
 
-from samovar import __version__
-from samovar.connection import Connection, find_connection
-from samovar.errors import ConfigError, ConnectError, DeadlineExceeded, SamovarError, Unavailable
-from samovar.problems import Lines, error_of, phases_of, stream_item
-
-CONNECT_TIMEOUT_S = 5.0
-# how much longer than the invocation's own deadline the client waits, so that the gateway's 504 arrives
-GRACE_S = 5.0
-# without a deadline of the caller's the function's own limit holds; this only ends a wait for a gateway that hangs
-DEFAULT_TIMEOUT_S = 600.0
-_LONGEST_PAUSE_S = 30.0
-
-Priority = Literal["high", "normal", "low"]
-
-# what a caller learns of httpx's own errors, most special first; {url} and {error} are filled in
-TRANSPORT_ERRORS: tuple[tuple[type[Exception], type[SamovarError], str], ...] = (
-    (httpx.UnsupportedProtocol, ConfigError, "{url} is not an http address"),
-    (httpx.InvalidURL, ConfigError, "{url} is not an http address"),
-    (httpx.ConnectTimeout, ConnectError, "the gateway at {url} does not answer"),
-    (httpx.TimeoutException, DeadlineExceeded, "no answer from {url} in time"),
-    (httpx.ConnectError, ConnectError, "cannot reach the gateway at {url}: {error}"),
-    (httpx.HTTPError, ConnectError, "the connection to {url} broke before the answer came: {error}"),
-    (httpx.StreamError, ConnectError, "the connection to {url} broke before the answer came: {error}"),
+from samovar import job_client, job_requests, patience
+from samovar.connection import find_connection
+from samovar.errors import SamovarError, Unavailable
+from samovar.jobs import JobEvent
+from samovar.problems import stream_item
+from samovar.transport import (
+    DEFAULT_TIMEOUT_S,
+    SILENCE_S,
+    Answer,
+    Priority,
+    answer_of,
+    check_stored,
+    checked,
+    client_options,
+    dump,
+    event_headers,
+    invoke_path,
+    is_loopback,
+    lines_of,
+    mapped,
+    terms,
+    timeout,
+    unavailable_pause_s,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer with its receipt. phases_ms: where the time went, from `Server-Timing`; version: whose answer it is.
-
-    fallback: what stood in for the version that was asked: cached, version, function or value; "" if nothing had to.
-    """
-
-    value: Any
-    version: str
-    request_id: str
-    phases_ms: dict[str, float] = field(default_factory=dict)
-    fallback: str = ""
 
 
 class Client:
@@ -78,11 +67,31 @@ class Client:
         """
         self.connection = find_connection(url, api_key)
         self.max_retries = max_retries
-        self._http = httpx.Client(**_options(self.connection, max_connections))
+        self._http = httpx.Client(**client_options(self.connection, max_connections))
 
     def function(self, name: str) -> Function:
         """Return a handle on the function called `name`; whether it exists shows at the first call."""
         return Function(self, name)
+
+    def job(self, job_id: str) -> job_client.Job:
+        """Return a handle on the job with this id; whether it exists shows at the first look."""
+        return job_client.Job(self, job_id)
+
+    def jobs(self, *, function: str = "", state: str = "", group: str = "") -> Iterator[job_client.Job]:
+        """Yield the jobs this key may see, newest first, each with its `view`; "" is no condition.
+
+        Args: state: of `samovar.jobs.JobState`, or "quarantined".
+        """
+        return job_client.list_jobs(self, function=function, state=state, group=group)
+
+    def group(self, group_id: str) -> job_client.JobGroup:
+        """Return a handle on jobs that were submitted together."""
+        return job_client.JobGroup(self, group_id)
+
+    @property
+    def crons(self) -> job_client.Crons:
+        """The cron jobs this key may see."""
+        return job_client.Crons(self)
 
     def request(
         self,
@@ -101,15 +110,61 @@ class Client:
             try:
                 return self._once(method, path, body, timeout_s, headers)
             except Unavailable as error:
-                time.sleep(_pause_s(error, attempt))
+                time.sleep(unavailable_pause_s(error, attempt))
         return self._once(method, path, body, timeout_s, headers)
 
-    def _once(
-        self, method: str, path: str, body: bytes | None, timeout_s: float, headers: Mapping[str, str] | None
+    def persist(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        timeout_s: float = 30.0,
+        headers: Mapping[str, str] | None = None,
+        patience_s: float = patience.PATIENCE_S,
     ) -> httpx.Response:
-        with _mapped(self.connection.url):
-            response = self._http.request(method, path, content=body, headers=headers, timeout=_timeout(timeout_s))
-        return _checked(response)
+        """Send a request that does no harm twice until it is answered, through restarts of the gateway; links are
+        followed, without the key.
+
+        Args: patience_s: how long it is repeated when nobody answers or the platform says "later", >= 0.
+        Raises: as `request` does.
+        """
+        until_s = time.monotonic() + patience_s
+        for attempt in itertools.count():
+            try:
+                return self._once(method, path, body, timeout_s, headers, follow=True)
+            except SamovarError as error:
+                if not self.pause(error, attempt, until_s - time.monotonic()):
+                    raise
+        raise AssertionError("counting ends")
+
+    def pause(self, error: SamovarError, attempt: int, left_s: float = patience.PATIENCE_S) -> bool:
+        """Sleep for as long as `error` asks for and return True; False if the request is not worth another try."""
+        pause_s = patience.pause_s(error, attempt, left_s, random.random())  # noqa: S311 (jitter)
+        if pause_s is not None:
+            time.sleep(pause_s)
+        return pause_s is not None
+
+    def _once(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        timeout_s: float,
+        headers: Mapping[str, str] | None,
+        follow: bool = False,
+    ) -> httpx.Response:
+        sent = self._http.build_request(method, path, content=body, headers=headers, timeout=timeout(timeout_s))
+        with mapped(self.connection.url):
+            response = self._http.send(sent, follow_redirects=follow)
+        return checked(response)
+
+    def send_object(self, url: str, content: bytes) -> None:
+        """Put `content` where a signed link leads, without the key. Raises: StoreUnavailable; ConnectError."""
+        with httpx.Client(timeout=timeout(DEFAULT_TIMEOUT_S), trust_env=not is_loopback(url)) as store:
+            with mapped(urlsplit(url).netloc):  # the link itself is a credential
+                response = store.put(url, content=content)
+        check_stored(response)
 
     @contextlib.contextmanager
     def lines(
@@ -125,13 +180,27 @@ class Client:
 
         Args: timeout_s: longest silence, None = no limit. Raises: as `request` does, also while lines are read.
         """
+        with self._opened(method, path, body, timeout_s, headers) as response:
+            yield response, lines_of(response)
+
+    def events(self, path: str, last_event_id: str = "") -> Iterator[JobEvent]:
+        """Yield the server-sent events of `path` after this one, until the stream ends. Raises: as `lines` does."""
+        with self._opened("GET", path, None, SILENCE_S, event_headers(last_event_id)) as response:
+            for event in httpx_sse.EventSource(response).iter_sse():
+                if event.data:
+                    yield job_requests.event_of(event.id, event.event, event.data)
+
+    @contextlib.contextmanager
+    def _opened(
+        self, method: str, path: str, body: bytes | None, timeout_s: float | None, headers: Mapping[str, str] | None
+    ) -> Iterator[httpx.Response]:
         with (
-            _mapped(self.connection.url),
-            self._http.stream(method, path, content=body, headers=headers, timeout=_timeout(timeout_s)) as response,
+            mapped(self.connection.url),
+            self._http.stream(method, path, content=body, headers=headers, timeout=timeout(timeout_s)) as response,
         ):
             if response.status_code >= 400:
                 response.read()
-            yield _checked(response), _lines(response)
+            yield checked(response)
 
     def close(self) -> None:
         """Close every connection."""
@@ -165,209 +234,45 @@ class Function:
 
     def call(self, value: Any = None, *, timeout_s: float | None = None, priority: Priority | None = None) -> Answer:
         """Return the answer to `value` with its receipt: version, request id, phases. Raises as `invoke` does."""
-        return _answer(self._client.request("POST", invoke_path(self.name), _dump(value), **terms(timeout_s, priority)))
+        return answer_of(
+            self._client.request("POST", invoke_path(self.name), dump(value), **terms(timeout_s, priority))
+        )
 
     def stream(
         self, value: Any = None, *, timeout_s: float | None = None, priority: Priority | None = None
     ) -> Iterator[Any]:
         """Yield the items of a function that streams, as they arrive. Raises as `invoke` does, also between items."""
         path = invoke_path(self.name)
-        with self._client.lines("POST", path, _dump(value), **terms(timeout_s, priority)) as (_, lines):
+        with self._client.lines("POST", path, dump(value), **terms(timeout_s, priority)) as (_, lines):
             for line in lines:
                 yield stream_item(line)
 
+    def submit(
+        self, value: Any = None, *, idempotency_key: str | None = None, **options: Unpack[job_requests.Terms]
+    ) -> job_client.Job:
+        """Queue a job for `value` and return it once it is safe; a platform that is away for less than a minute is
+        waited for, and makes one job all the same.
 
-class AsyncClient:
-    """`Client` for asyncio; use it within one event loop, as an async context manager or with `await aclose()`."""
+        Args:
+            idempotency_key: the same key with the same job makes one job, for 24 h; default: one of its own.
+            options: see `samovar.jobs.JobOptions`; what is not given is as the function says.
+        Raises: the error of `samovar.errors` that describes what went wrong.
+        """
+        return job_client.submit(self._client, self.name, value, idempotency_key, **options)
 
-    def __init__(
-        self, url: str | None = None, api_key: str | None = None, *, max_retries: int = 0, max_connections: int = 100
-    ) -> None:
-        """Prepare; arguments and errors as for `Client`."""
-        self.connection = find_connection(url, api_key)
-        self.max_retries = max_retries
-        self._http = httpx.AsyncClient(**_options(self.connection, max_connections))
-
-    def function(self, name: str) -> AsyncFunction:
-        """Return a handle on the function called `name`."""
-        return AsyncFunction(self, name)
-
-    async def request(
+    def submit_many(
         self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
+        inputs: Iterable[Any],
         *,
-        timeout_s: float = 30.0,
-        headers: Mapping[str, str] | None = None,
-    ) -> httpx.Response:
-        """Send one request and return the answer, read whole. Raises as `Client.request` does."""
-        for attempt in range(self.max_retries):
-            try:
-                return await self._once(method, path, body, timeout_s, headers)
-            except Unavailable as error:
-                await asyncio.sleep(_pause_s(error, attempt))
-        return await self._once(method, path, body, timeout_s, headers)
+        reduce: str | Mapping[str, Any] | bool | None = None,
+        idempotency_key: str | None = None,
+        **options: Unpack[job_requests.Terms],
+    ) -> job_client.JobGroup:
+        """Queue a job for each of `inputs`, all of them or none, and return them as a group.
 
-    async def _once(
-        self, method: str, path: str, body: bytes | None, timeout_s: float, headers: Mapping[str, str] | None
-    ) -> httpx.Response:
-        timeout = _timeout(timeout_s)
-        with _mapped(self.connection.url):
-            response = await self._http.request(method, path, content=body, headers=headers, timeout=timeout)
-        return _checked(response)
-
-    @contextlib.asynccontextmanager
-    async def lines(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        *,
-        timeout_s: float | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[tuple[httpx.Response, AsyncIterator[bytes]]]:
-        """Open a streamed answer and its lines as they arrive; as `Client.lines`."""
-        timeout = _timeout(timeout_s)
-        with _mapped(self.connection.url):
-            async with self._http.stream(method, path, content=body, headers=headers, timeout=timeout) as response:
-                if response.status_code >= 400:
-                    await response.aread()
-                yield _checked(response), _async_lines(response)
-
-    async def aclose(self) -> None:
-        """Close every connection."""
-        await self._http.aclose()
-
-    async def __aenter__(self) -> AsyncClient:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
-class AsyncFunction:
-    """A handle on one deployed function, for asyncio."""
-
-    def __init__(self, client: AsyncClient, name: str) -> None:
-        self._client = client
-        self.name = name
-
-    async def invoke(
-        self, value: Any = None, *, timeout_s: float | None = None, priority: Priority | None = None
-    ) -> Any:
-        """Return the function's answer to `value`; arguments and errors as for `Function.invoke`."""
-        return (await self.call(value, timeout_s=timeout_s, priority=priority)).value
-
-    async def call(
-        self, value: Any = None, *, timeout_s: float | None = None, priority: Priority | None = None
-    ) -> Answer:
-        """Return the answer to `value` with its receipt."""
-        return _answer(
-            await self._client.request("POST", invoke_path(self.name), _dump(value), **terms(timeout_s, priority))
+        Args: reduce: the function that is called with the list of all results; True: this one. Else as `submit`.
+        """
+        lines, wanted = job_requests.encoded(inputs), job_requests.reduce_of(reduce)
+        return job_client.submit_lines(
+            self._client, self.name, lines, options, reduce=wanted, idempotency_key=idempotency_key
         )
-
-    async def stream(
-        self, value: Any = None, *, timeout_s: float | None = None, priority: Priority | None = None
-    ) -> AsyncIterator[Any]:
-        """Yield the items of a function that streams, as they arrive."""
-        path = invoke_path(self.name)
-        async with self._client.lines("POST", path, _dump(value), **terms(timeout_s, priority)) as (_, lines):
-            async for line in lines:
-                yield stream_item(line)
-
-
-def invoke_path(name: str) -> str:
-    """Return the path of a function's invoke route."""
-    return f"/v1/functions/{quote(name, safe='')}/invoke"
-
-
-def terms(timeout_s: float | None, priority: Priority | None = None) -> dict[str, Any]:
-    """Return what `request` and `lines` need for a call on these terms: headers, and how long to listen."""
-    headers = {"Content-Type": "application/json"}
-    if priority is not None:
-        headers["Samovar-Priority"] = priority
-    if timeout_s is None:
-        return {"headers": headers, "timeout_s": DEFAULT_TIMEOUT_S}
-    headers["Samovar-Timeout-Ms"] = str(max(1, round(timeout_s * 1000)))
-    return {"headers": headers, "timeout_s": timeout_s + GRACE_S}
-
-
-def _options(connection: Connection, max_connections: int) -> dict[str, Any]:
-    headers = {"User-Agent": f"samovar-client/{__version__}"}
-    if connection.api_key:
-        headers["Authorization"] = f"Bearer {connection.api_key}"
-    limits = httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections)
-    url = connection.url
-    return {"base_url": url, "headers": headers, "limits": limits, "trust_env": not is_loopback(url)}
-
-
-def is_loopback(url: str) -> bool:
-    """Return whether `url` is on this machine: such calls never go through a proxy of the environment."""
-    return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
-
-
-def _timeout(timeout_s: float | None) -> httpx.Timeout:
-    return httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
-
-
-@contextlib.contextmanager
-def _mapped(url: str) -> Iterator[None]:
-    """Turn httpx's errors into ours."""
-    try:
-        yield
-    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
-        raise transport_error(error, url) from error
-
-
-def transport_error(error: Exception, url: str) -> SamovarError:
-    """Return our error for one of httpx's, by `TRANSPORT_ERRORS`."""
-    kind, text = next((ours, text) for theirs, ours, text in TRANSPORT_ERRORS if isinstance(error, theirs))
-    detail = text.format(url=url, error=str(error) or type(error).__name__)
-    return kind(detail, phase="connect") if kind is DeadlineExceeded else kind(detail)
-
-
-def _checked(response: httpx.Response) -> httpx.Response:
-    if response.status_code >= 400:
-        raise error_of(response.status_code, response.headers, response.content)
-    return response
-
-
-def _pause_s(error: Unavailable, attempt: int) -> float:
-    wanted = error.retry_after_s if error.retry_after_s is not None else 0.5 * 2**attempt
-    return min(wanted, _LONGEST_PAUSE_S)
-
-
-def _dump(value: Any) -> bytes:
-    return b"" if value is None else msgspec.json.encode(value)
-
-
-def _answer(response: httpx.Response) -> Answer:
-    headers = response.headers
-    content = response.content
-    is_json = headers.get("content-type", "application/json").startswith("application/json")
-    return Answer(
-        value=msgspec.json.decode(content) if is_json else content,
-        version=headers.get("samovar-version", ""),
-        request_id=headers.get("x-request-id", ""),
-        phases_ms=phases_of(headers),
-        fallback=headers.get("samovar-fallback", ""),
-    )
-
-
-def _lines(response: httpx.Response) -> Iterator[bytes]:
-    lines = Lines()
-    for data in response.iter_bytes():
-        yield from lines.feed(data)
-    yield from lines.end()
-
-
-async def _async_lines(response: httpx.Response) -> AsyncIterator[bytes]:
-    lines = Lines()
-    async for data in response.aiter_bytes():
-        for line in lines.feed(data):
-            yield line
-    for line in lines.end():
-        yield line

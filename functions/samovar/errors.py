@@ -49,7 +49,7 @@
     │   │   └── StoreFull            store_full                            Redis has no memory left: nothing was taken
     │   └── WeightsMissing           weights_missing
     ├── DeadlineExceeded             deadline_exceeded      504  exit 9    names the phase it died in
-    │   └── JobNotDone               job_not_done                          the wait for a job ended, not the job (client side)
+    │   └── JobNotDone               job_not_done                          a wait for a job ended, not the job (client)
     └── ConnectError                 unreachable            503  exit 3    the gateway cannot be reached (client side)
 
 `Cancelled` stands apart: it derives from BaseException so that `except Exception` never swallows it.

@@ -15,8 +15,9 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from samovar.client import Client, is_loopback, transport_error
+from samovar.client import Client
 from samovar.errors import StoreUnavailable
+from samovar.transport import is_loopback, transport_error
 
 NUM_STREAMS = 4
 MAX_ATTEMPTS = 5

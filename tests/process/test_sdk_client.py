@@ -10,8 +10,8 @@ import pytest
 
 import samovar
 from samovar import errors
-from samovar.client import terms
 from samovar.connection import find_connection
+from samovar.transport import terms
 from support.http_peer import Asked, Reply, http_peer
 
 pytestmark = pytest.mark.process

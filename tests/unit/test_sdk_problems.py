@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar import errors
-from samovar.client import TRANSPORT_ERRORS, transport_error
 from samovar.problems import Lines, error_of, phases_of, stream_item
+from samovar.transport import TRANSPORT_ERRORS, transport_error
 
 
 @pytest.mark.parametrize("kind", errors.by_code().values(), ids=lambda kind: kind.code)

@@ -16,7 +16,7 @@ from samovar.cli.text import bars, pretty_json
 if TYPE_CHECKING:
     import httpx
 
-    from samovar.client import Priority
+    from samovar.transport import Priority
 
 
 _SAID = {"samovar-fallback": "fallback:", "cache-status": "cache:", "age": "age in seconds:"}
@@ -43,7 +43,7 @@ def invoke(
 
     Pretty on a terminal, the function's own bytes in a pipe; a stream is printed line by line as it arrives.
     """
-    from samovar.client import invoke_path, terms
+    from samovar.transport import invoke_path, terms
 
     body = _body(data, file)
     with session.client.lines("POST", invoke_path(name), body, **terms(timeout_s, priority)) as (response, lines):

@@ -14,8 +14,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import httpx
 
-from samovar.client import is_loopback, transport_error
 from samovar.errors import ConfigError, InvalidInput, StoreUnavailable
+from samovar.transport import is_loopback, transport_error
 
 if TYPE_CHECKING:
     from rich.table import Table

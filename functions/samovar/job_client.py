@@ -1,0 +1,301 @@
+"""Jobs from Python: handles on a job, on a group of them, and on cron jobs.
+
+    job = client.function("embed").submit({"text": "tea is ready"}, retries=3)
+    job.result(timeout_s=30)
+    for job in client.function("embed").submit_many(inputs): ...  # as they end
+
+A handle is an id and a client: it may be made anew in another process. Questions are repeated while the gateway
+restarts; submissions carry an `Idempotency-Key`, so that a repeated one makes no second job.
+This module does not know asyncio; `job_client_async` is its twin.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Unpack
+from uuid import uuid4
+
+import msgspec
+
+from samovar import job_requests as requests
+from samovar.errors import SamovarError
+from samovar.jobs import CronJob, GroupView, JobEvent, JobView
+from samovar.patience import PATIENCE_S
+
+if TYPE_CHECKING:
+    import httpx
+
+    from samovar.client import Client
+
+GRACE_S = 5.0
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.1, 2.0
+PAGE = 500
+RESULT_TIMEOUT_S = 300.0
+
+
+class Job:
+    """A handle on one job. view: as it was last seen, None before the first look."""
+
+    def __init__(self, client: Client, job_id: str, view: JobView | None = None) -> None:
+        self._client = client
+        self.id = job_id
+        self.view = view
+
+    def __repr__(self) -> str:
+        return f"Job({self.id!r}{f', {self.view.state}' if self.view else ''})"
+
+    def status(self) -> JobView:
+        """Return the job as it is now. Raises: JobNotFound; ConnectError once the gateway is away for a minute."""
+        return self._look(0.0, PATIENCE_S)
+
+    def wait(self, timeout_s: float | None = None) -> JobView:
+        """Return the job once it has ended, however it did.
+
+        Args: timeout_s: how long to wait, >= 0; None = as long as it takes.
+        Raises: JobNotDone (also a TimeoutError) with its state and what it waits for; else as `status`.
+        """
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while self.view is None or not requests.is_done(self.view):
+            left_s = requests.LONGEST_POLL_S if until_s is None else max(0.0, until_s - time.monotonic())
+            patience_s = PATIENCE_S if until_s is None else min(PATIENCE_S, left_s)
+            view = self._look(min(left_s, requests.LONGEST_POLL_S), patience_s)
+            if timeout_s is not None and left_s == 0 and not requests.is_done(view):
+                raise requests.not_done(view, timeout_s)
+        return self.view
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        """Return what the function answered; waits for it.
+
+        Raises: the job's own error, as a call would have; JobEnded if it was cancelled; JobNotDone.
+        """
+        view = self.wait(timeout_s)
+        if failure := requests.failure_of(view):
+            raise failure
+        if not requests.is_stored(view):
+            return view.result
+        path = requests.job_path(self.id, "/result")
+        return decoded(self._client.persist("GET", path, timeout_s=RESULT_TIMEOUT_S))
+
+    def cancel(self) -> JobView:
+        """Cancel the job, or ask its worker to stop it, and return it. Raises: JobEnded."""
+        response = self._client.persist("POST", requests.job_path(self.id, "/cancel"), b"")
+        return self._seen(msgspec.json.decode(response.content, type=JobView))
+
+    def retry(self) -> Job:
+        """Submit the same input again and return the new job. Raises: Conflict unless it has ended."""
+        path = requests.job_path(self.id, "/retry")
+        return job_of(self._client, self._client.persist("POST", path, b"", headers=idempotency()))
+
+    def events(self, last_event_id: str = "") -> Iterator[JobEvent]:
+        """Yield what happened to the job and what happens, until it ends.
+
+        Goes on where it was when the connection breaks. Args: last_event_id: only what came after it.
+        """
+        failures = 0
+        while True:
+            try:
+                for event in self._client.events(requests.job_path(self.id, "/events"), last_event_id):
+                    last_event_id, failures = event.id, 0
+                    yield event
+                    if event.kind in requests.ENDS:
+                        return
+            except SamovarError as error:
+                if not self._client.pause(error, failures):
+                    raise
+            failures += 1
+
+    def logs(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines that the function wrote with `ctx.log`, until the job ends."""
+        return (event.data for event in self.events() if event.kind == "log")
+
+    def _look(self, wait_s: float, patience_s: float) -> JobView:
+        path = requests.job_path(self.id, wait_s=f"{wait_s:.3f}" if wait_s else None)
+        response = self._client.persist("GET", path, timeout_s=wait_s + GRACE_S, patience_s=patience_s)
+        return self._seen(msgspec.json.decode(response.content, type=JobView))
+
+    def _seen(self, view: JobView) -> JobView:
+        self.view = view
+        return view
+
+
+class JobGroup:
+    """A handle on jobs that were submitted together. jobs: in the inputs' order; empty for those of an upload.
+
+    reduced: the job that is given all results, if one was asked for.
+    """
+
+    def __init__(self, client: Client, group_id: str, job_ids: Sequence[str] = (), reduce: str = "") -> None:
+        self._client = client
+        self.id = group_id
+        self.jobs = [Job(client, job_id) for job_id in job_ids]
+        self.reduced = Job(client, reduce) if reduce else None
+
+    def __repr__(self) -> str:
+        return f"JobGroup({self.id!r})"
+
+    def status(self) -> GroupView:
+        """Return how many of its jobs are in which state."""
+        response = self._client.persist("GET", requests.group_path(self.id))
+        return msgspec.json.decode(response.content, type=GroupView)
+
+    def wait(self, timeout_s: float | None = None) -> GroupView:
+        """Return once every job has ended, however it did. Raises: JobNotDone."""
+        for view in self._looks(timeout_s):
+            if requests.num_done(view) >= view.num_jobs:
+                break
+        return view
+
+    def results(self, timeout_s: float | None = None, *, return_errors: bool = False) -> list[Any]:
+        """Return what the function answered to each input, in their order; waits for all.
+
+        Args: return_errors: put an error in the place of a result that there is none of, instead of raising the first.
+        """
+        self.wait(timeout_s)
+        found = sorted(self._ended(set()), key=lambda job: job.view.index if job.view else 0)
+        return [_result(job, return_errors) for job in found]
+
+    def __iter__(self) -> Iterator[Job]:
+        """Yield each job once it has ended, in the order in which they end."""
+        seen: set[str] = set()
+        for view in self._looks(None):
+            if requests.num_done(view) > len(seen):
+                for job in self._ended(seen):
+                    seen.add(job.id)
+                    yield job
+            if requests.num_done(view) >= view.num_jobs:
+                return
+
+    def cancel(self) -> GroupView:
+        """Cancel every job that has not ended."""
+        response = self._client.persist("POST", requests.group_path(self.id, "/cancel"), b"")
+        return msgspec.json.decode(response.content, type=GroupView)
+
+    def _looks(self, timeout_s: float | None) -> Iterator[GroupView]:
+        """Yield the group again and again, ever more seldom. Raises JobNotDone when the time is over."""
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        pause_s = FIRST_LOOK_S
+        while True:
+            yield (view := self.status())
+            left_s = pause_s if until_s is None else until_s - time.monotonic()
+            if left_s <= 0:
+                raise requests.group_not_done(view, timeout_s or 0.0)
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(LONGEST_LOOK_S, pause_s * 1.3)
+
+    def _ended(self, seen: set[str]) -> Iterator[Job]:
+        for state in requests.ENDS:
+            for job in list_jobs(self._client, group=self.id, state=state):
+                if job.id not in seen:
+                    yield job
+
+
+@dataclass(frozen=True, slots=True)
+class Crons:
+    """The cron jobs a client may see."""
+
+    client: Client
+
+    def list(self) -> list[CronJob]:
+        """Return them all."""
+        return msgspec.json.decode(self.client.persist("GET", "/v1/crons").content, type=list[CronJob])
+
+    def get(self, name: str) -> CronJob:
+        """Return the one called `name`. Raises: NotFound."""
+        return msgspec.json.decode(self.client.persist("GET", requests.cron_path(name)).content, type=CronJob)
+
+    def put(self, cron: CronJob) -> CronJob:
+        """Make this cron job, or change the one of its name, and return it with its next run."""
+        path, body = requests.cron_path(cron.name), msgspec.json.encode(requests.cron_body(cron))
+        return msgspec.json.decode(self.client.persist("PUT", path, body).content, type=CronJob)
+
+    def delete(self, name: str) -> None:
+        """Remove it; jobs it has submitted stay. Raises: NotFound."""
+        self.client.persist("DELETE", requests.cron_path(name))
+
+    def run(self, name: str) -> Job:
+        """Submit its job now, beside the schedule."""
+        path = requests.cron_path(name, "/run")
+        return job_of(self.client, self.client.persist("POST", path, b"", headers=idempotency()))
+
+    def enable(self, name: str, enabled: bool = True) -> CronJob:
+        """Let it run, or pause it (False), and return it."""
+        return self.put(msgspec.structs.replace(self.get(name), enabled=enabled))
+
+
+def submit(
+    client: Client, function: str, value: Any, idempotency_key: str | None, **terms: Unpack[requests.Terms]
+) -> Job:
+    """Submit one job; see `Function.submit`."""
+    body = requests.submit_body(value, terms)
+    path, headers = requests.jobs_path(function), idempotency(idempotency_key)
+    return job_of(client, client.persist("POST", path, body, headers=headers))
+
+
+def submit_lines(
+    client: Client,
+    function: str,
+    lines: Sequence[bytes],
+    terms: Mapping[str, Any],
+    *,
+    reduce: Mapping[str, Any] | None = None,
+    idempotency_key: str | None = None,
+) -> JobGroup:
+    """Submit a job for each of `lines` (JSON), by an upload if they are too many or too long for one request."""
+    path, headers = requests.jobs_path(function), idempotency(idempotency_key)
+    if requests.needs_upload(lines):
+        body = requests.upload_body(_upload(client, function, b"\n".join(lines) + b"\n"), terms, reduce)
+    else:
+        body = requests.many_body(lines, terms, reduce)
+    return group_of(client, client.persist("POST", path, body, timeout_s=60.0, headers=headers))
+
+
+def _upload(client: Client, function: str, content: bytes) -> str:
+    body = msgspec.json.encode({"size_bytes": len(content)})
+    plan = msgspec.json.decode(client.persist("POST", f"{requests.jobs_path(function)}/uploads", body).content)
+    client.send_object(plan["url"], content)
+    return str(plan["upload"])
+
+
+def list_jobs(client: Client, **query: Any) -> Iterator[Job]:
+    """Yield the jobs that fit, newest first, page by page."""
+    cursor: str | None = ""
+    while True:
+        response = client.persist("GET", requests.list_path(**query, cursor=cursor, limit=PAGE))
+        page = msgspec.json.decode(response.content, type=requests.JobPage)
+        yield from (Job(client, view.id, view) for view in page.jobs)
+        if not (cursor := page.cursor):
+            return
+
+
+def idempotency(key: str | None = None) -> dict[str, str]:
+    """Return the headers of a submission; without a key of the caller's, one of its own."""
+    return {"Content-Type": "application/json", "Idempotency-Key": key or uuid4().hex}
+
+
+def job_of(client: Client, response: httpx.Response) -> Job:
+    """Return the job that an answer describes."""
+    view = msgspec.json.decode(response.content, type=JobView)
+    return Job(client, view.id, view)
+
+
+def group_of(client: Client, response: httpx.Response) -> JobGroup:
+    """Return the group that an answer describes."""
+    made = msgspec.json.decode(response.content, type=requests.Submitted)
+    return JobGroup(client, made.group, made.jobs, made.reduce)
+
+
+def decoded(response: httpx.Response) -> Any:
+    """Return a result as it would have come from a call: JSON decoded, anything else as bytes."""
+    is_json = response.headers.get("content-type", "application/json").startswith("application/json")
+    return msgspec.json.decode(response.content) if is_json else response.content
+
+
+def _result(job: Job, return_errors: bool) -> Any:
+    try:
+        return job.result()
+    except SamovarError as error:
+        if not return_errors:
+            raise
+        return error
