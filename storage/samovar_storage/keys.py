@@ -4,7 +4,7 @@
 |---------------------------|--------|-------------------|-------------------|-------------------------------------------
 | sv:registry:built         | string | none              | registry rebuild  | "1" once the index below mirrors object storage
 | sv:registry:dirty         | set    | none              | gateway (deploy)  | names whose index entry may be behind object storage
-| sv:lock:{name}            | string | 30 s; 600 s       | gateway           | registry, function:<name>, request-log: one writer at a time
+| sv:lock:{name}            | string | 10 s … 600 s      | gateway           | registry, function:<name>, request-log, job-upload:<id>: one writer at a time
 | sv:functions              | hash   | none              | gateway (deploy)  | name → FunctionRecord (JSON)
 | sv:apikeys                | hash   | none              | gateway (keys)    | key id → ApiKeyRecord (JSON, hash of the secret only)
 | sv:upload:{sha256}        | string | 24 h              | gateway (upload)  | multipart upload in progress (JSON): id and size
@@ -42,17 +42,17 @@
 | sv:jobs:workers           | hash   | none              | workers           | worker id → its count of beats
 | sv:jobs:worker:{worker}   | string | 5 s, renewed      | that worker       | WorkerStatus (JSON): what it runs, and leaves alone
 | sv:jobs:held:{worker}     | set    | none              | workers           | ids of the jobs it holds
+| sv:jobs:uploads           | zset   | none              | gateway           | object keys of uploads of JSON lines by when they are deleted (unix s)
+| sv:jobs:expanding         | hash   | none              | gateway           | upload → Expansion (JSON): lines that are being turned into jobs
 | sv:job-events:{id}        | stream | 10 min after end  | workers           | {e: JobEvent (JSON, without id)}: progress, log lines, output, retries
 | sv:idempotency:{key}      | hash   | 24 h              | gateway           | print, owner, seed, made_ms, answer (msgpack) of an Idempotency-Key; key = key id:route:function:hash
 | sv:idempotency-bytes:{key id} | hash | 24 h, renewed   | gateway           | hour → bytes of what is kept of an API key's answers
 | sv:idempotency-owners     | hash   | none              | each gateway      | gateway process → its count of beats, while it holds such keys
 | sv:webhook:{event}        | hash   | 7 d after dead    | gateway, workers  | an event to be told, `job.state`; with all keys of webhooks in jobs/webhook_scripts.py
-| sv:webhooks:due           | zset   | none              | gateway, workers  | lane (key and host) → when something of it may be sent next (unix ms)
-| sv:webhooks:of:{lane}     | zset   | none              | gateway, workers  | events that wait; sv:webhooks:leased:{lane}: those that are being sent
-| sv:webhooks:lane:{lane}   | hash   | 7 d, renewed      | workers           | failures, retry_ms: while its host does not answer
+| sv:webhooks:due           | zset   | none              | gateway, workers  | lane (key and host) → when something of it may be sent next; sv:webhooks:{of,leased,lane}:{lane}
 | sv:webhooks:endpoint:{id} | hash   | 7 d, renewed      | workers           | an endpoint that fails: since when, why, whether it is disabled
-| sv:webhooks:ends:{key id} | set    | none              | workers           | the endpoints of an API key that fail
-| sv:webhooks:open:{key id} | zset   | none, capped      | gateway, workers  | events not delivered; sv:webhooks:dead:{key id}: those given up
+| sv:webhooks:ends:{key}    | set    | none              | workers           | the endpoints of an API key that fail
+| sv:webhooks:open:{key}    | zset   | none, capped      | gateway, workers  | events not delivered; sv:webhooks:dead:{key}: those given up
 | sv:webhooks:dropped       | hash   | none              | gateway, workers  | key id → events not noted, too many being open
 | sv:crons                  | hash   | none              | gateway           | name → CronJob (JSON)
 | sv:crons:built            | string | none              | workers, gateway  | "1" once sv:crons mirrors object storage
@@ -94,6 +94,8 @@ ANSWER_SIZES = "sv:answers:sizes"
 ANSWER_TOTALS = "sv:answers:totals"
 JOBS_WAITING = "sv:jobs:waiting"
 JOBS_WORKERS = "sv:jobs:workers"
+JOBS_UPLOADS = "sv:jobs:uploads"
+JOBS_EXPANDING = "sv:jobs:expanding"
 IDEMPOTENCY_OWNERS = "sv:idempotency-owners"
 WEBHOOKS_DUE = "sv:webhooks:due"
 WEBHOOKS_DROPPED = "sv:webhooks:dropped"
@@ -130,7 +132,7 @@ MAX_TRAFFIC_SLICES = 10_000  # an hour of three gateways
 
 
 def lock(name: str) -> str:
-    """Return the key of a lock: `registry`, `request-log` or `function:<name>`."""
+    """Return the key of a lock: `registry`, `request-log`, `function:<name>` or `job-upload:<id>`."""
     return f"sv:lock:{name}"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from samovar.jobs import JobState, Progress, Webhook
+from samovar.jobs import JobState, Progress, WaitReason, Webhook
 from samovar.values import Struct
 
 
@@ -151,3 +151,25 @@ class GroupRecord(Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     created_at_s: float = 0.0
     reduce: str = ""
+
+
+class Hold(Struct, frozen=True, kw_only=True):
+    """A worker takes no jobs of a function, or of one key's queues of it, until then. until_s: unix, 0 = who knows."""
+
+    reason: WaitReason
+    until_s: float = 0.0
+
+
+class WorkerStatus(Struct, frozen=True, kw_only=True):
+    """What one worker says of itself about once a second.
+
+    running: function → jobs it holds. max_running: that it may hold. holds: what it does not take now, by function or
+    `function:key id`. taken_per_s: queue → jobs a second it took from it lately.
+    """
+
+    worker: str
+    at_s: float
+    max_running: int = 0
+    running: dict[str, int] = msgspec.field(default_factory=dict)
+    holds: dict[str, Hold] = msgspec.field(default_factory=dict)
+    taken_per_s: dict[str, float] = msgspec.field(default_factory=dict)
