@@ -5,6 +5,7 @@
     def embed(text: list[str])   (batch)      clients send {"text": …}; the handler gets a list of texts
     def embed(items: list[Item]) (batch)      clients send one Item;    the handler gets a list of Items
 
+A parameter annotated Context (list[Context] with batching) is the call's own context: clients neither see nor send it.
 The rule is the same with and without batching, so turning batching on never changes what clients send.
 This module does not know options, JSON Schema or how the body is decoded.
 """
@@ -23,6 +24,7 @@ from typing import Any, Literal
 import msgspec
 import msgspec.inspect
 
+from samovar.context import Context
 from samovar.errors import DeployRefused
 from samovar.spec import HandlerKind
 
@@ -52,6 +54,7 @@ class HandlerSignature:
     input_type: what one client's body is decoded to (a struct made from the parameters for style "fields").
     fields: parameter names in order, for style "fields".
     output_type: of one answer, or of one item of a stream; Any without a return hint.
+    context_at: which of its arguments (from 0, without self) is the context, None if none is.
     """
 
     handler: HandlerKind
@@ -59,6 +62,7 @@ class HandlerSignature:
     input_type: Any
     fields: tuple[str, ...]
     output_type: Any
+    context_at: int | None = None
 
 
 def location(function: Callable[..., Any]) -> tuple[str, int]:
@@ -88,6 +92,9 @@ def read_signature(function: Callable[..., Any], *, is_method: bool, is_batch: b
     handler = handler_kind(function)
     hints = _type_hints(function, file, line)
     parameters = _parameters(function, is_method, hints, file, line)
+    context_at = _context_at(parameters, is_batch, file, line)
+    if context_at is not None:
+        del parameters[context_at]
     if is_batch:
         parameters = [_batch_item(parameters, handler, file, line)]
     style, input_type = _input_type(parameters)
@@ -97,6 +104,7 @@ def read_signature(function: Callable[..., Any], *, is_method: bool, is_batch: b
         input_type=input_type,
         fields=tuple(parameter.name for parameter in parameters) if style == "fields" else (),
         output_type=_output_type(hints.get("return", Any), handler, is_batch, file, line),
+        context_at=context_at,
     )
 
 
@@ -124,8 +132,36 @@ def _parameters(
             rule = "handlers take plain named parameters, none after * or before /"
             raise _refuse(f"{function.__name__}: parameter {parameter} is not possible: {rule}", file, line)
         if parameter.name not in hints:
-            raise _refuse(f"{function.__name__}: parameter {parameter.name!r} needs a type hint", file, line)
+            hint = ", such as sv.Context" if parameter.name in ("ctx", "context") else ""
+            raise _refuse(f"{function.__name__}: parameter {parameter.name!r} needs a type hint{hint}", file, line)
     return [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
+
+
+def _context_at(parameters: list[inspect.Parameter], is_batch: bool, file: str, line: int) -> int | None:
+    """Return the place of the one parameter that takes the call's context, or a list of them; None if none does."""
+    hints = [_without_none(parameter.annotation) for parameter in parameters]
+    found = [at for at, hint in enumerate(hints) if _is_context(hint) or _is_context(_list_item(hint))]
+    if not found:
+        return None
+    names = [parameters[at].name for at in found]
+    if len(found) > 1:
+        raise _refuse(f"a handler has one context, this one asks for {' and '.join(names)}", file, line)
+    if is_batch is _is_context(hints[found[0]]):
+        whose, wanted = ("each item", "list[sv.Context]") if is_batch else ("the call", "sv.Context")
+        raise _refuse(f"{names[0]!r} is the context of {whose}: write {names[0]}: {wanted}", file, line)
+    return found[0]
+
+
+def _is_context(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Context)
+
+
+def _without_none(hint: Any) -> Any:
+    """Return `hint` without the None of `… | None = None`: so that tests may call a handler without a context."""
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return hint
+    members = [member for member in typing.get_args(hint) if member is not types.NoneType]
+    return members[0] if len(members) == 1 else hint
 
 
 def _batch_item(parameters: list[inspect.Parameter], handler: HandlerKind, file: str, line: int) -> inspect.Parameter:
@@ -133,9 +169,8 @@ def _batch_item(parameters: list[inspect.Parameter], handler: HandlerKind, file:
     if handler in ("generator", "async_generator"):
         raise _refuse("a batch handler returns a list; it cannot yield", file, line)
     if len(parameters) != 1:
-        raise _refuse(
-            f"a batch handler takes one list of items, this one takes {len(parameters)} parameters", file, line
-        )
+        rule = "a batch handler takes one list of items, beside which only list[sv.Context] may stand"
+        raise _refuse(f"{rule}; this one takes {len(parameters)}", file, line)
     item = _list_item(parameters[0].annotation)
     if item is None:
         rule = f"a batch handler must take a list, such as {parameters[0].name}: list[str]"

@@ -12,6 +12,7 @@ from typing import Any
 
 from samovar.errors import Cancelled
 from samovar_instance.calls import Call, Kind
+from samovar_instance.contexts import context_of
 from samovar_instance.invoker import Invoker
 from samovar_instance.mailbox import Mailbox
 from samovar_instance.runner import NOTHING, Expired, fail, finish, join_lines, start
@@ -42,11 +43,7 @@ class AsyncRunner:
     def _intake(self) -> None:
         self._is_awake = False
         mailbox = self._mailbox
-        while len(self._tasks) < self._num_slots and mailbox.inbox:
-            try:
-                call = mailbox.inbox.popleft()
-            except IndexError:
-                break
+        while len(self._tasks) < self._num_slots and (call := mailbox.next()) is not None:
             if start(mailbox, call):
                 self._begin(call)
         if mailbox.is_stopping and not self._tasks:
@@ -76,7 +73,8 @@ class AsyncRunner:
             elif self._invoker.is_stream:
                 kind, payload = await self._stream(call)
             else:
-                kind, payload = Kind.RESULT, await self._invoker.answer_async(call.body)
+                context = context_of(self._mailbox, call) if self._invoker.takes_context else None
+                kind, payload = Kind.RESULT, await self._invoker.answer_async(call.body, context)
         except asyncio.CancelledError as error:
             self._interrupted(call, error)
         except BaseException as error:  # noqa: BLE001 (a handler may raise anything, SystemExit included)
@@ -94,7 +92,8 @@ class AsyncRunner:
         credited = asyncio.Event()
         call.resume = lambda: self._loop.call_soon_threadsafe(credited.set)
         lines: list[bytes] = []
-        items = self._invoker.items_async(call.body)
+        context = context_of(self._mailbox, call) if self._invoker.takes_context else None
+        items = self._invoker.items_async(call.body, context)
         try:
             async for item in items:
                 line = self._invoker.encode(item)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from samovar.errors import BadOutput, Cancelled, FunctionRaised, InvalidInput
 from samovar_instance import batching, devices, failures
 from samovar_instance.calls import Call, Kind
+from samovar_instance.contexts import context_of
 from samovar_instance.invoker import Invoker
 from samovar_instance.mailbox import Mailbox
 from samovar_instance.runner import Expired, check, fail, finish, start
@@ -39,11 +41,12 @@ class BatchRunner:
     def run(self) -> None:
         """Serve until told to stop."""
         mailbox = self._mailbox
-        while not (mailbox.is_stopping and not mailbox.inbox and not mailbox.waiting):
+        while not (mailbox.is_stopping and not mailbox.has_calls and not mailbox.waiting):
             self._prepare_arrivals()
             self._drop_expired()
             now_s = time.monotonic()
-            decision = batching.decide(now_s, mailbox.waiting, self._spec, self._last)
+            # a copy: the I/O thread may withdraw one meanwhile
+            decision = batching.decide(now_s, list(mailbox.waiting), self._spec, self._last)
             if decision.take:
                 self._run_batch(self._claim(decision.take))
             else:
@@ -51,19 +54,15 @@ class BatchRunner:
                 mailbox.doze(self._has_news, -1 if until_s is None else max(0.0, until_s - now_s))
 
     def _has_news(self) -> bool:
-        return bool(self._mailbox.inbox) or self._mailbox.is_stopping
+        return self._mailbox.has_calls or self._mailbox.is_stopping
 
     def _prepare_arrivals(self) -> None:
         mailbox = self._mailbox
-        while mailbox.inbox:
-            try:
-                call = mailbox.inbox.popleft()
-            except IndexError:
-                return
+        while (call := mailbox.next()) is not None:
             if call.is_check:
                 self._check(call)
             elif self._prepare(call):
-                mailbox.waiting.append(call)
+                _line_up(call, mailbox.waiting)
 
     def _check(self, call: Call) -> None:
         """Between two batches, and alone: whose fault a failure was must be plain."""
@@ -135,7 +134,10 @@ class BatchRunner:
     def _try_together(self, calls: list[Call]) -> list[Any] | BaseException:
         self._running = calls
         try:
-            return self._invoker.outputs([call.value for call in calls], self._run_async)
+            values, contexts = [call.value for call in calls], None
+            if self._invoker.takes_context:
+                contexts = [context_of(self._mailbox, call) for call in calls]
+            return self._invoker.outputs(values, self._run_async, contexts)
         except BaseException as error:  # noqa: BLE001 (a handler may raise anything, SystemExit included)
             return error
 
@@ -183,6 +185,15 @@ class BatchRunner:
             fail(self._mailbox, call, error)
         else:
             finish(self._mailbox, call, Kind.RESULT, body)
+
+
+def _line_up(call: Call, waiting: deque[Call]) -> None:
+    """Let a call wait behind those that came before it, but before all queued jobs."""
+    in_line = list(waiting)
+    place = len(in_line)
+    while call.job is None and place and in_line[place - 1].job is not None:
+        place -= 1
+    waiting.insert(place, call)
 
 
 def _is_unwanted(call: Call) -> bool:

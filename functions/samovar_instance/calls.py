@@ -14,6 +14,7 @@ from samovar import wire
 
 if TYPE_CHECKING:
     from samovar_instance.connection import Connection
+    from samovar_instance.contexts import CallContext
 
 
 MAX_TIMEOUT_S = 30 * 24 * 3600.0
@@ -27,6 +28,8 @@ class Kind(IntEnum):
     CHUNK = 2  # payload: one encoded item
     END = 3  # payload: None
     STARTED = 4  # payload: None
+    PROGRESS = 5  # payload: None; the context has it
+    LINE = 6  # payload: a line for the job's events
 
 
 class Call:
@@ -35,6 +38,8 @@ class Call:
     received_at_s, deadline_s: monotonic seconds. has_heard: what runs it was told to stop, and could listen.
     value, cost: decoded input of a batch item. stop, resume: how the I/O thread reaches a running coroutine.
     is_check: it runs the version's own check, not the handler. num_granted - num_sent: chunks a stream may still send.
+    job: the queued job it is an attempt at, None for an invocation. context: what its handler sees of it, None until a
+    handler that wants one has it.
     """
 
     __slots__ = (
@@ -42,6 +47,7 @@ class Call:
         "batch_size",
         "body",
         "connection",
+        "context",
         "cost",
         "deadline_s",
         "has_heard",
@@ -49,10 +55,12 @@ class Call:
         "is_cancelled",
         "is_check",
         "is_expired",
+        "job",
         "notify_start",
         "num_granted",
         "num_sent",
         "received_at_s",
+        "request_id",
         "resume",
         "run_us",
         "started_at_s",
@@ -66,6 +74,8 @@ class Call:
         self.body = invoke.body
         self.accept_stream = invoke.accept_stream
         self.notify_start = invoke.notify_start
+        self.request_id = invoke.request_id
+        self.job = invoke.job
         self.received_at_s = now_s
         # NaN and what is not positive have passed already; whatever the caller sends, timers can hold it
         self.deadline_s = now_s + (min(invoke.timeout_ms / 1000, MAX_TIMEOUT_S) if invoke.timeout_ms > 0 else 0.0)
@@ -78,6 +88,7 @@ class Call:
         self.has_heard = False
         self.num_granted = wire.STREAM_WINDOW
         self.num_sent = 0
+        self.context: CallContext | None = None
         self.value: Any = None
         self.cost = 0.0
         self.stop: Callable[[], object] | None = None

@@ -6,10 +6,11 @@ This module does not know calls, batches, deadlines or threads.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from samovar.authoring import Definition
+from samovar.context import Context
 from samovar.errors import BadOutput
 from samovar.schema import Input, Output
 
@@ -18,6 +19,7 @@ class Invoker:
     """`handler`: the user's function, or the loaded instance of the user's class.
 
     prove: finds out whether that is well, raising if it is not; a plain async handler's returns a coroutine or None.
+    takes_context: whether the handler asked for one: the call's own, of a batch the list of its members'.
     """
 
     def __init__(self, definition: Definition, handler: Callable[..., Any]) -> None:
@@ -27,6 +29,8 @@ class Invoker:
         self.decode: Callable[[bytes], Any] = shape.decode
         self.encode: Callable[[Any], bytes] = Output().encode
         self._args = shape.invoke_args
+        self._context_at = definition.signature.context_at
+        self.takes_context = self._context_at is not None
         self.prove: Callable[[], Any] = _nothing
         self._handler = handler
 
@@ -35,34 +39,42 @@ class Invoker:
         """Whether the handler yields its answer item by item."""
         return self.kind in ("generator", "async_generator")
 
-    def start(self, value: Any) -> Any:
-        """Call the handler with a decoded value; return its result, coroutine or generator."""
-        return self._handler(*self._args(value))
+    def start(self, value: Any, context: Context | Sequence[Context] | None = None) -> Any:
+        """Call the handler with a decoded value; return its result, coroutine or generator.
 
-    def answer(self, body: bytes) -> bytes:
+        context: None for what is no call, such as the warm-up: a handler that wants one gets a blank one.
+        """
+        args, at = self._args(value), self._context_at
+        if at is None:
+            return self._handler(*args)
+        if context is None:
+            context = Context() if self.batch is None else [Context() for _ in value]
+        return self._handler(*args[:at], context, *args[at:])
+
+    def answer(self, body: bytes, context: Context | None = None) -> bytes:
         """Return a sync handler's answer. Raises whatever decoding, the handler or encoding raises."""
-        return self.encode(self.start(self.decode(body)))
+        return self.encode(self.start(self.decode(body), context))
 
-    async def answer_async(self, body: bytes) -> bytes:
+    async def answer_async(self, body: bytes, context: Context | None = None) -> bytes:
         """Return a coroutine handler's answer."""
-        return self.encode(await self.start(self.decode(body)))
+        return self.encode(await self.start(self.decode(body), context))
 
-    def items(self, body: bytes) -> Iterator[Any]:
+    def items(self, body: bytes, context: Context | None = None) -> Iterator[Any]:
         """Return the generator of a stream. Raises before the first item if the input is wrong."""
-        generator: Iterator[Any] = self.start(self.decode(body))
+        generator: Iterator[Any] = self.start(self.decode(body), context)
         return generator
 
-    def items_async(self, body: bytes) -> AsyncIterator[Any]:
+    def items_async(self, body: bytes, context: Context | None = None) -> AsyncIterator[Any]:
         """Return the async generator of a stream."""
-        generator: AsyncIterator[Any] = self.start(self.decode(body))
+        generator: AsyncIterator[Any] = self.start(self.decode(body), context)
         return generator
 
-    def outputs(self, values: list[Any], run: Callable[[Any], Any]) -> list[Any]:
+    def outputs(self, values: list[Any], run: Callable[[Any], Any], contexts: Sequence[Context] | None = None) -> list[Any]:
         """Return a batch handler's outputs for `values`, one each; `run` waits for an async handler.
 
         Raises: BadOutput if it does not return as many as it was given.
         """
-        outputs = self.start(values)
+        outputs = self.start(values, contexts)
         if inspect.isawaitable(outputs):
             outputs = run(outputs)
         try:

@@ -17,10 +17,12 @@ from samovar_instance.calls import Call, Event, Kind
 
 
 class Mailbox:
-    """`inbox`: calls not yet taken. `waiting`: taken and decoded, but not started (a batch being formed)."""
+    """`inbox`: calls not yet taken; `jobs`: those of queued jobs, taken when the inbox is empty. `waiting`: taken and
+    decoded, but not started (a batch being formed)."""
 
     def __init__(self) -> None:
         self.inbox: deque[Call] = deque()
+        self.jobs: deque[Call] = deque()
         self.waiting: deque[Call] = deque()
         self.is_stopping = False
         self._outbox: deque[Event] = deque()
@@ -37,9 +39,10 @@ class Mailbox:
         """Have `wake` called, from the model thread, when there is something to collect."""
         self._wake_io = wake
 
-    def put(self, calls: Iterable[Call]) -> None:
-        """Hand calls to the model thread, all at once."""
+    def put(self, calls: Iterable[Call], jobs: Iterable[Call] = ()) -> None:
+        """Hand calls to the model thread, all at once; `jobs` give way to the others."""
         self.inbox.extend(calls)
+        self.jobs.extend(jobs)
         self._wake_model()
 
     def nudge(self) -> None:
@@ -53,7 +56,7 @@ class Mailbox:
 
     def withdraw(self, call: Call) -> bool:
         """Take back a call that has not started; return whether that was still possible."""
-        for queue in (self.inbox, self.waiting):
+        for queue in (self.inbox, self.jobs, self.waiting):
             try:
                 queue.remove(call)
             except ValueError:
@@ -83,17 +86,27 @@ class Mailbox:
             self._io_is_awake = True
             self._wake_io()
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether a call waits to be taken."""
+        return bool(self.inbox or self.jobs)
+
+    def next(self) -> Call | None:
+        """Return the next call, None if none waits."""
+        while queue := self.inbox or self.jobs:
+            try:
+                return queue.popleft()
+            except IndexError:
+                continue  # withdrawn in between
+        return None
+
     def take(self) -> Call | None:
         """Return the next call, waiting for one; None when told to stop."""
-        while True:
-            if self.inbox:
-                try:
-                    return self.inbox.popleft()
-                except IndexError:
-                    continue  # withdrawn in between
+        while (call := self.next()) is None:
             if self.is_stopping:
                 return None
             self.doze(self._has_news)
+        return call
 
     def doze(self, is_over: Callable[[], bool], timeout_s: float = -1) -> None:
         """Sleep until something new may have come or `timeout_s` passed (negative: no limit); may return early."""
@@ -104,7 +117,7 @@ class Mailbox:
         self._is_dozing = False
 
     def _has_news(self) -> bool:
-        return bool(self.inbox) or self.is_stopping
+        return self.has_calls or self.is_stopping
 
     def _ring(self) -> None:
         if self._is_dozing and self._bell.locked():

@@ -17,6 +17,7 @@ from samovar import wire
 from samovar.errors import BadOutput, Cancelled
 from samovar_instance import failures
 from samovar_instance.calls import Call, Kind
+from samovar_instance.contexts import context_of
 from samovar_instance.failures import Fault
 from samovar_instance.invoker import Invoker
 from samovar_instance.mailbox import Mailbox
@@ -80,11 +81,11 @@ class SyncRunner:
     def __init__(self, mailbox: Mailbox, invoker: Invoker) -> None:
         self._mailbox = mailbox
         self._invoker = invoker
-        self._answer = invoker.answer
 
     def run(self) -> None:
         """Serve until told to stop."""
-        mailbox, answer = self._mailbox, self._answer
+        mailbox, answer = self._mailbox, self._invoker.answer
+        takes_context = self._invoker.takes_context
         while (call := mailbox.take()) is not None:
             if not start(mailbox, call):
                 continue
@@ -92,7 +93,7 @@ class SyncRunner:
                 check(mailbox, call, self._invoker)
                 continue
             try:
-                body = answer(call.body)
+                body = answer(call.body, context_of(mailbox, call)) if takes_context else answer(call.body)
             except BaseException as error:  # noqa: BLE001 (a handler may raise anything, SystemExit included)
                 fail(mailbox, call, error)
             else:
@@ -120,7 +121,8 @@ class StreamRunner:
                 fail(self._mailbox, call, error)
 
     def _stream(self, call: Call) -> None:
-        items = self._invoker.items(call.body)
+        context = context_of(self._mailbox, call) if self._invoker.takes_context else None
+        items = self._invoker.items(call.body, context)
         try:
             whole = self._send_all(call, items)
         finally:

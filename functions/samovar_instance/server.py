@@ -22,6 +22,7 @@ from samovar.spec import Manifest, concurrency
 from samovar_instance import deadlines, failures
 from samovar_instance.calls import MAX_TIMEOUT_S, Call, Event, Kind
 from samovar_instance.connection import Connection
+from samovar_instance.contexts import Reports
 from samovar_instance.failures import Fault
 from samovar_instance.leaks import Room
 from samovar_instance.mailbox import Mailbox
@@ -51,11 +52,13 @@ class Server:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._calls: set[Call] = set()
-        self._capacity = concurrency(manifest) + wire.MAX_PIPELINED
+        self._num_slots = concurrency(manifest)
+        self._reports = Reports(self._loop)
         self._runs_as_one = manifest.batch is not None or manifest.handler in ("sync", "generator")
         self._content_type = "application/x-ndjson" if "generator" in manifest.handler else "application/json"
         self._grace_s = manifest.limits.overrun_grace_s
         self._staged: list[Call] = []
+        self._staged_jobs: list[Call] = []
         self._unflushed: list[Connection] = []
         self._is_flush_due = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -84,19 +87,23 @@ class Server:
     # ---- calls in
 
     def admit(self, connection: Connection, invoke: wire.Invoke) -> None:
-        """Take a call, or say busy. Raises ProtocolError if its id is in flight already."""
+        """Take a call, or say busy: for a queued job as soon as every slot is taken, it waits for nobody here.
+
+        Raises: ProtocolError if its id is in flight already.
+        """
         if invoke.id in connection.calls:
             raise ProtocolError(f"the id {invoke.id} is in flight already")
         load = len(self._calls)
-        if load >= self._capacity or self._is_draining:
+        staged, ahead = (self._staged, wire.MAX_PIPELINED) if invoke.job is None else (self._staged_jobs, 0)
+        if load >= self._num_slots + ahead or self._is_draining:
             connection.send(wire.Busy(invoke.id, load, self._is_draining))
             return
         call = Call(connection, invoke, time.monotonic())
         connection.calls[invoke.id] = call
         self._calls.add(call)
-        if not self._staged:
+        if not (self._staged or self._staged_jobs):
             self._loop.call_soon(self._hand_over)
-        self._staged.append(call)
+        staged.append(call)
         if call.deadline_s < self._alarm_at_s:
             self._set_alarm(call.deadline_s)
 
@@ -109,7 +116,8 @@ class Server:
 
     def _hand_over(self) -> None:
         staged, self._staged = self._staged, []
-        self._mailbox.put(staged)
+        jobs, self._staged_jobs = self._staged_jobs, []
+        self._mailbox.put(staged, jobs)
 
     def cancel(self, connection: Connection, cancel: wire.Cancel) -> None:
         """The caller left: withdraw the call, or tell whoever runs it to stop, which it has the grace to do.
@@ -154,9 +162,10 @@ class Server:
         self._end_if_drained()
 
     def _withdraw(self, call: Call) -> bool:
-        if call in self._staged:
-            self._staged.remove(call)
-            return True
+        for staged in (self._staged, self._staged_jobs):
+            if call in staged:
+                staged.remove(call)
+                return True
         return self._mailbox.withdraw(call)
 
     def _interrupt(self, call: Call) -> None:
@@ -187,6 +196,8 @@ class Server:
             call.connection.send(wire.End(call.id, call.wait_us, call.run_us, load))
         elif kind is Kind.STARTED:
             call.connection.send(wire.Started(call.id))
+        else:
+            self._reports.hear(kind, call, payload)
 
     def _end_with_result(self, call: Call, body: bytes) -> None:
         load = self._discard(call)
@@ -214,6 +225,8 @@ class Server:
 
     def _discard(self, call: Call) -> int:
         """Take an ended call out of what is in flight; return what is left."""
+        if call.context is not None:
+            self._reports.end(call, call.context)
         self._calls.discard(call)
         call.connection.calls.pop(call.id, None)
         if not self._calls:
@@ -271,7 +284,7 @@ class Server:
     def _give_up_overrun(self, overrun_s: float, now_s: float) -> None:
         late = [call for call in self._calls if call.started_at_s and call.deadline_s <= now_s]
         reason, since = "overrun", "its deadline passed"
-        if all(call.is_cancelled for call in late):
+        if all(call.is_cancelled or call.job is not None for call in late):  # the deadline of a job is its owner's
             reason, since = "abandoned", "its caller left"
         logger.error("a call goes on %.1f s after %s and cannot be stopped: this process ends", overrun_s, since)
         for call in late:
