@@ -31,10 +31,14 @@ RETRY_S = 0.5
 
 
 class DemandWriter:
-    """Writes one gateway's demand. `notice` is the dispatcher's `on_demand`."""
+    """Writes one gateway's demand. `notice` is the dispatcher's `on_demand`.
 
-    def __init__(self, gateway_id: str) -> None:
+    of_jobs: of a job worker's: all that it holds counts as running, since what waits is told by the queues of jobs.
+    """
+
+    def __init__(self, gateway_id: str, *, of_jobs: bool = False) -> None:
         self._gateway_id = gateway_id
+        self._of_jobs = of_jobs
         self._active: dict[Version, int] = {}  # → calls it had been given at the last look
         self._woken: dict[Version, None] = {}
         self._wake = asyncio.Event()
@@ -77,6 +81,8 @@ class DemandWriter:
                 running = 1
             self._active[version] = submitted
             version.written_demand = queued + running
+            if self._of_jobs:
+                queued, running = 0, queued + running
             demand[version.ref] = Demand(queued=queued, running=running)
         return demand
 

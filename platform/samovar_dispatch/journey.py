@@ -4,7 +4,7 @@
                  │               │                │           └────► note (request log, counters)
                  └── refused ────┴────────────────┴─► raised to the edge, and noted
 
-Asks of versions with a cache or a fallback take the longer way of `errand.py`.
+Asks of versions with a cache or a fallback take the longer way of `errand.py`, attempts at queued jobs a shorter one.
 Every invocation whose function is known is noted exactly once, whatever became of it. This module does not know
 protocols; the edges (`samovar_gateway`) know nothing else of this room but `Ask` and `Journey`.
 """
@@ -74,6 +74,18 @@ class Journey:
         if version.hedging is not None:
             return Hedge(self._dispatcher, version, version.hedging, ask, owner)
         return self._dispatcher.submit(version, ask, owner)
+
+    def begin_job(self, ask: Ask, version: Version) -> None:
+        """Take in an attempt at a queued job, with `ask.body` and for this version; as `begin`, but on the plain way:
+        a job is run, not answered by others, nor twice, nor copied, and being refused is no news: it waits again.
+
+        Raises: SamovarError when it is refused: then `ask.deliver` is not called, and nothing is noted.
+        """
+        entry = ask.entry
+        if ask.rate is not None or entry.rates is not None:
+            self.rates.take(ask.key_id, ask.rate, entry.record.name, entry.rates)
+        ask.version = version
+        ask.handle = self._dispatcher.submit(version, ask, self)
 
     def refuse(self, ask: Ask, error: SamovarError) -> SamovarError:
         """Note an invocation that is refused before it began; return the error, to be raised."""

@@ -89,6 +89,12 @@ class SeatTable(Generic[O]):
             level += 1
         return None
 
+    @property
+    def num_free(self) -> int:
+        """Return how many calls could be sent now without going beyond any seat's limit."""
+        most = min(len(self._buckets), self._max_slots)
+        return sum(max(0, seat.limit - load) for load in range(self._lowest, most) for seat in self._buckets[load])
+
     def take_beside(self, seat: Seat[O]) -> Seat[O] | None:
         """Return another open seat than `seat` that has a slot free, its load raised by one; None if there is none."""
         for bucket in self._buckets:

@@ -7,12 +7,12 @@ from typing import Annotated
 from msgspec import Meta
 
 from samovar.settings import Secret
-from samovar_storage.settings import StoreSettings
+from samovar_storage.settings import RequestLogSettings
 
 LATEST_OPENING_S = 30.0  # a gateway that is not ready by then takes connections all the same, and says why
 
 
-class GatewaySettings(StoreSettings, frozen=True, kw_only=True):
+class GatewaySettings(RequestLogSettings, frozen=True, kw_only=True):
     """Where the gateway listens and what it lets through."""
 
     host: Annotated[str, Meta(description="Address the gateway listens on")] = "127.0.0.1"
@@ -45,19 +45,12 @@ class GatewaySettings(StoreSettings, frozen=True, kw_only=True):
         float,
         Meta(ge=0, description="Cap on the wait for running calls after SIGTERM, s; 0 = each to its own deadline"),
     ] = 0.0
-    request_log: Annotated[bool, Meta(description="Keep a record of every invocation (docs/request-log.md)")] = True
     request_log_keep_days: Annotated[
         float, Meta(gt=0, description="Records of the request log older than this are deleted, days")
     ] = 14.0
     request_log_keep_bytes: Annotated[
         int, Meta(gt=0, description="The oldest records are deleted while the request log's files exceed this, bytes")
     ] = 10 << 30
-    request_log_spool_bytes: Annotated[
-        int, Meta(ge=0, description="What this node keeps of the request log while the object store is away, bytes")
-    ] = 1 << 30
-    request_log_live_bytes: Annotated[
-        int, Meta(ge=0, description="What Redis keeps of a function's newest records, bytes")
-    ] = 8 << 20
     answer_max_bytes: Annotated[
         int, Meta(ge=0, description="Larger answers are not kept for fallback or cache (docs/fallback.md), bytes")
     ] = 256 << 10

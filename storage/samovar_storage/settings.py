@@ -11,7 +11,7 @@ from samovar.settings import Secret, Settings
 
 
 class StoreSettings(Settings, frozen=True, kw_only=True):
-    """Shared by the gateway and the pool manager. Passed in a 0600 settings file (`--config`), never in arguments."""
+    """Shared by all processes of a platform. Passed in a 0600 settings file (`--config`), never in arguments."""
 
     data_dir: Annotated[Path, Meta(description="Folder of everything this node keeps on disk")] = Path(
         "~/.local/share/samovar"
@@ -25,3 +25,15 @@ class StoreSettings(Settings, frozen=True, kw_only=True):
     s3_access_key: Annotated[Secret, Meta(description="S3 access key id")] = Secret("")
     s3_secret_key: Annotated[Secret, Meta(description="S3 secret key")] = Secret("")
     node: Annotated[str, Meta(description="Name of this node; default the host name")] = ""
+
+
+class RequestLogSettings(StoreSettings, frozen=True, kw_only=True):
+    """Shared by gateways and job workers, who both write the request log of their node."""
+
+    request_log: Annotated[bool, Meta(description="Keep a record of every invocation (docs/request-log.md)")] = True
+    request_log_spool_bytes: Annotated[
+        int, Meta(ge=0, description="What this node keeps of the request log while the object store is away, bytes")
+    ] = 1 << 30
+    request_log_live_bytes: Annotated[
+        int, Meta(ge=0, description="What Redis keeps of a function's newest records, bytes")
+    ] = 8 << 20
