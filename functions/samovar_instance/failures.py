@@ -36,6 +36,7 @@ class Fault:
 
 
 CANCELLED = Fault("cancelled", 499, "the caller left")
+ENDED_INSTANCE = "ended_instance"  # in extra: the call did not stop, and its instance ends because of it
 
 
 def fault_of(error: BaseException) -> Fault:

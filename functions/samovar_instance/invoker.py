@@ -69,7 +69,9 @@ class Invoker:
         generator: AsyncIterator[Any] = self.start(self.decode(body), context)
         return generator
 
-    def outputs(self, values: list[Any], run: Callable[[Any], Any], contexts: Sequence[Context] | None = None) -> list[Any]:
+    def outputs(
+        self, values: list[Any], run: Callable[[Any], Any], contexts: Sequence[Context] | None = None
+    ) -> list[Any]:
         """Return a batch handler's outputs for `values`, one each; `run` waits for an async handler.
 
         Raises: BadOutput if it does not return as many as it was given.

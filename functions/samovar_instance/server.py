@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from samovar import wire
 from samovar.errors import ProtocolError
@@ -288,7 +289,8 @@ class Server:
             reason, since = "abandoned", "its caller left"
         logger.error("a call goes on %.1f s after %s and cannot be stopped: this process ends", overrun_s, since)
         for call in late:
-            self._end_with_fault(call, failures.CANCELLED if call.is_cancelled else failures.expired("run"))
+            fault = failures.CANCELLED if call.is_cancelled else failures.expired("run")
+            self._end_with_fault(call, replace(fault, extra={**fault.extra, failures.ENDED_INSTANCE: True}))
         self._abandon(EXIT_OVERRUN, reason)
 
     # ---- the end

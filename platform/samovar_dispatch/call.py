@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from samovar.errors import Cancelled, SamovarError
@@ -47,9 +48,10 @@ class Call:
     """One attempt at an ask with one version. All `_s` times are monotonic seconds.
 
     owner: is told the outcome. done: nobody waits any more; delivered: the owner was told, at the first chunk of a
-    stream already. id: on the connection of `seat`. num_attempts: runs that ended in a lost instance; lost_on: the last
-    such. started: the instance said so (only when asked to). cold: it had to wait for an instance to come up.
-    recalled: its instance was asked to give it back. probe: the round of the breaker it is a probe of, 0 = it is none.
+    stream already. id: on the connection of `seat`. num_attempts: runs that ended in a lost instance, and may be why it
+    was lost; lost_on: the last such. started: the instance said so (only when asked to). cold: it had to wait for an
+    instance to come up. recalled: its instance was asked to give it back. probe: the round of the breaker it is a probe
+    of, 0 = it is none. freed: see `when_freed`.
     """
 
     __slots__ = (
@@ -60,6 +62,7 @@ class Call:
         "dispatcher",
         "done",
         "ended_s",
+        "freed",
         "id",
         "lost_on",
         "num_attempts",
@@ -97,6 +100,7 @@ class Call:
         self.probe = 0
         self.seat: Seat[InstanceConnection] | None = None
         self.stream: ChunkStream | None = None
+        self.freed: Callable[[bool], object] | None = None
         self.done = self.delivered = self.started = self.cold = self.recalled = False
 
     @property
@@ -112,6 +116,24 @@ class Call:
     def cancel(self) -> None:
         """Nobody wants the answer any more: the outcome is Cancelled; what runs is told to stop. Idempotent."""
         self.dispatcher.cancel(self)
+
+    def when_freed(self, then: Callable[[bool], object]) -> None:
+        """Have `then` called, once, when no instance holds this call any more: at once if none does.
+
+        A call that was given up keeps its slot until its instance has ended it. then: told whether the instance had to
+        be ended for that, or was lost; must not raise.
+        """
+        seat = self.seat
+        if seat is not None and seat.owner.in_flight.get(self.id) is self:
+            self.freed = then
+        else:
+            then(False)
+
+    def let_go(self, *, with_instance: bool = False) -> None:
+        """No instance holds this call any more. with_instance: because the instance is gone, or goes."""
+        then, self.freed = self.freed, None
+        if then is not None:
+            then(with_instance)
 
 
 class Version:

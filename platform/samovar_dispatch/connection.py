@@ -37,6 +37,7 @@ class Listener(Protocol):
     def on_started(self, connection: InstanceConnection, message: wire.Started) -> None: ...
     def on_chunk(self, connection: InstanceConnection, message: wire.Chunk) -> None: ...
     def on_end(self, connection: InstanceConnection, message: wire.End) -> None: ...
+    def on_said(self, connection: InstanceConnection, message: wire.Progress | wire.LogLine) -> None: ...
     def on_goodbye(self, connection: InstanceConnection, message: wire.Goodbye) -> None: ...
     def on_lost(self, connection: InstanceConnection) -> None: ...
 
@@ -48,8 +49,8 @@ class InstanceConnection(asyncio.Protocol):
     calls; was_open: it once was. closed: resolves when the connection is gone, to the reason in words. limit: how many
     calls do it good, where its slots are a guess. is_deaf: it was asked something and does not answer.
     is_ejected: it does worse than its peers (`ejections.py`), health: by these numbers. check_id: of the last Check.
-    heard_s: when it last said anything, monotonic. ended: why the instance is gone, as far as the pool manager knew;
-    None until it says that it is.
+    heard_s: when it last said anything, monotonic. farewell: the reason of its Goodbye, "" before. ended: why the
+    instance is gone, as far as the pool manager knew; None until it says that it is.
     """
 
     def __init__(self, record: InstanceRecord, listener: Listener, peer: str) -> None:
@@ -62,6 +63,7 @@ class InstanceConnection(asyncio.Protocol):
         self.check_id = 0
         self.ended: str | None = None
         self.heard_s = 0.0
+        self.farewell = ""
         self._told_check: Callable[[str | None, bool], object] | None = None
         self.num_busy = 0
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -81,6 +83,8 @@ class InstanceConnection(asyncio.Protocol):
             wire.Started: listener.on_started,
             wire.Chunk: listener.on_chunk,
             wire.End: listener.on_end,
+            wire.Progress: listener.on_said,
+            wire.LogLine: listener.on_said,
             wire.Goodbye: listener.on_goodbye,
             wire.Welcome: InstanceConnection._on_welcome,
         }
@@ -119,11 +123,12 @@ class InstanceConnection(asyncio.Protocol):
                 number,
                 ask.body,
                 max(1.0, (call.deadline_s - now_s) * 1000.0),
-                call.version.notify_start,
+                call.version.notify_start or ask.job is not None,
                 ask.content_type,
                 ask.accept_stream,
                 ask.request_id.decode("latin-1"),
                 ask.traceparent,
+                ask.job,
             )
         )
         if self.in_flight:

@@ -78,12 +78,14 @@ class Dispatcher:
         call = Call(self, version, ask, owner, seq, now_s)
         if version.breaker.state:
             call.probe = self.guard.admit(version, now_s)
-        seat = None if version.queue else version.seats.take()
+        seat = None if version.queue or ask.alone else version.seats.take()
         try:
-            if seat is None:
+            if ask.alone:
+                self._set_aside(call, now_s)
+            elif seat is None:
                 self.room.admit(call, now_s)
             else:
-                if call.deadline_s - now_s < version.pace.held_s:
+                if ask.job is None and call.deadline_s - now_s < version.pace.held_s:
                     self.room.check_time(call, seat, now_s)
                 self._send(call, seat, now_s)
         except SamovarError:
@@ -163,6 +165,14 @@ class Dispatcher:
             self._send(call, seat, now_s)
         if not queue:
             version.pace.emptied()
+
+    def _set_aside(self, call: Call, now_s: float) -> None:
+        """The call may have taken down an instance already: it is a suspect from the start."""
+        version = call.version
+        call.cold = not version.members
+        version.stats.cold_starts += call.cold
+        version.suspects.append(call)
+        self._pump_suspects(version, now_s)
 
     def _pump_suspects(self, version: Version, now_s: float) -> None:
         seat = version.isolated

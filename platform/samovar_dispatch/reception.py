@@ -2,6 +2,7 @@
 
     Result, Failure, End   the call ended: its slot is free, its outcome goes out
     Chunk, Started         it goes on
+    Progress, LogLine      the handler of a queued job says something
     Busy                   it never started: back to the head, this instance left alone for a moment
     Goodbye                nothing more for this instance
     lost                   each call it held is dropped, sent elsewhere, retried alone or failed (`retry.py`)
@@ -18,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from samovar import wire
-from samovar.errors import InstanceLost, rebuild
+from samovar.errors import Draining, InstanceLost, rebuild
 from samovar_dispatch.ask import RETRIED
 from samovar_dispatch.call import Call, Version
 from samovar_dispatch.connection import InstanceConnection
@@ -38,6 +39,7 @@ BUSY_BACKOFF_S = 0.01
 MAX_BUSY_BACKOFF_S = 0.16
 LAST_WORD_S = 0.1  # how long calls that are lost wait for the pool manager to say why: it usually takes milliseconds
 BREAKDOWNS = ("overrun", "device_lost")  # goodbyes of an instance that cannot go on
+STOPPED = ("overrun", "abandoned")  # … whose culprits were told, so that whoever it still holds is none
 
 
 class Reception:
@@ -63,6 +65,7 @@ class Reception:
         self._dispatcher.release(connection, version)
         if call.done:
             self._dispatcher.late_replies += 1
+            call.let_go()
         else:
             self._dispatcher.finish(call, message, "ok")
 
@@ -78,7 +81,8 @@ class Reception:
             return
         if call is not None and message.started and message.run_us * 1e-6 > call.version.service_s:
             self._measure(call, message.run_us, 1)  # it was stopped, or failed, later than calls usually end
-        if self._ended(connection, message.id) is not None and call is not None:
+        with_instance = bool(message.extra.get("ended_instance"))
+        if self._ended(connection, message.id, with_instance=with_instance) is not None and call is not None:
             self._dispatcher.fail(call, rebuild(message.code, message.status, message.detail, message.extra))
 
     def on_end(self, connection: InstanceConnection, message: wire.End) -> None:
@@ -108,6 +112,12 @@ class Reception:
         if call is not None:
             call.started = True
 
+    def on_said(self, connection: InstanceConnection, message: wire.Progress | wire.LogLine) -> None:
+        """The handler of a queued job says how far it is, or something else: for whoever asked."""
+        call = connection.in_flight.get(message.id)
+        if call is not None and not call.done:
+            call.ask.hear(message)
+
     def on_busy(self, connection: InstanceConnection, message: wire.Busy) -> None:
         """The call never started: it goes back to the head, and this instance is left alone for a moment."""
         call = connection.in_flight.pop(message.id, None)
@@ -129,6 +139,7 @@ class Reception:
 
     def on_goodbye(self, connection: InstanceConnection, message: wire.Goodbye) -> None:
         """The instance takes no more; what it holds still ends there."""
+        connection.farewell = message.reason
         version = self._dispatcher.versions.get(connection.record.ref)
         if version is not None and connection.opened and message.reason in BREAKDOWNS:
             self._dispatcher.guard.crashed(version, time.monotonic())
@@ -193,26 +204,43 @@ class Reception:
                 detail = f"instance {instance_id} was lost while running the call"
                 self._dispatcher.fail(call, InstanceLost(f"{detail}: {why}" if why else detail))
 
+    def _mourn(self, call: Call, instance_id: str) -> None:
+        """A call ends with its instance: why will be known soon. A job that is not to blame is only given back."""
+        if call.ask.job is not None and not call.num_attempts:
+            detail = f"instance {instance_id} was ended because of another call"
+            self._loop.call_soon(self._give_back, call, Draining(detail, retry_after_s=0.0))
+        else:
+            self._bereaved.setdefault(instance_id, []).append(call)
+
+    def _give_back(self, call: Call, error: Draining) -> None:
+        if not call.done:
+            self._dispatcher.fail(call, error)
+
     def _after_loss(self, call: Call, position: int, connection: InstanceConnection, now_s: float) -> Verdict:
         version = call.version
-        notified = call.started if version.notify_start else None
+        is_job = call.ask.job is not None
+        notified = call.started if version.notify_start or is_job else None
         started = call.stream is not None or may_have_started(position, connection.seat.slots, notified)
-        if started:
+        blameless = connection.farewell in STOPPED
+        if started and not blameless:
             call.num_attempts += 1
             call.lost_on = connection.record.instance_id
         verdict = after_loss(
             wanted=not call.done,
             started=started,
+            blameless=blameless,
             num_attempts=call.num_attempts,
-            retry_on_crash=version.manifest.retry_on_crash and call.stream is None,
+            retry_on_crash=version.manifest.retry_on_crash and call.stream is None and not is_job,
             may_spend=partial(_may_retry, version, now_s),
             remaining_s=call.deadline_s - now_s,
             service_s=version.service_s,
         )
         call.seat = None
         call.recalled = False
-        if verdict is Verdict.FAIL:
-            self._bereaved.setdefault(connection.record.instance_id, []).append(call)
+        if verdict is Verdict.DROP:
+            call.let_go(with_instance=True)
+        elif verdict is Verdict.FAIL:
+            self._mourn(call, connection.record.instance_id)
         elif verdict is Verdict.RETRY_ALONE:
             call.started = False
             call.ask.marks |= RETRIED
@@ -225,7 +253,8 @@ class Reception:
         version = call.version
         now_s = time.monotonic()
         version.service_s = service_s = smoothed(version.service_s, run_us, batch_size)
-        version.seats.allowance = prefetch_allowance(service_s)
+        if call.ask.job is None:  # an instance takes no job ahead
+            version.seats.allowance = prefetch_allowance(service_s)
         version.pace.ended(now_s, now_s - call.sent_s, service_s, is_backlogged=bool(version.queue))
 
     def _adapt(self, connection: InstanceConnection, call: Call, run_us: int) -> None:
@@ -262,15 +291,20 @@ class Reception:
     def _return(self, call: Call) -> None:
         call.seat = None
         call.recalled = False
-        if not call.done:
-            call.version.stats.redispatched += 1
-            if call.num_attempts:
-                call.version.suspects.appendleft(call)
-            else:
-                call.version.queue.put_back([call])
+        if call.done:
+            call.let_go()
+            return
+        call.version.stats.redispatched += 1
+        if call.num_attempts or call.ask.alone:
+            call.version.suspects.appendleft(call)
+        else:
+            call.version.queue.put_back([call])
 
-    def _ended(self, connection: InstanceConnection, number: int) -> Call | None:
-        """Free the slot of an id that ended; return its call if somebody still waits for it."""
+    def _ended(self, connection: InstanceConnection, number: int, *, with_instance: bool = False) -> Call | None:
+        """Free the slot of an id that ended; return its call if somebody still waits for it.
+
+        with_instance: the instance ends because of it.
+        """
         call = connection.in_flight.pop(number, None)
         if call is None:
             self._dispatcher.late_replies += 1
@@ -278,6 +312,7 @@ class Reception:
         self._dispatcher.release(connection, call.version)
         if call.done:
             self._dispatcher.late_replies += 1
+            call.let_go(with_instance=with_instance)
             return None
         return call
 

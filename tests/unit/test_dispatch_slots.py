@@ -113,6 +113,7 @@ def test_after_a_loss(
     verdict = after_loss(
         wanted=wanted,
         started=started,
+        blameless=False,
         num_attempts=num_attempts,
         retry_on_crash=retry_on_crash,
         may_spend=lambda: True,

@@ -61,6 +61,7 @@ def test_a_crash_is_not_retried_without_budget() -> None:
         return after_loss(
             wanted=True,
             started=started,
+            blameless=False,
             num_attempts=num_attempts,
             retry_on_crash=True,
             may_spend=empty,

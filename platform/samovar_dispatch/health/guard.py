@@ -8,6 +8,7 @@
 | before it reached an instance, or in a queue there      | nothing: too few instances are no fault of the version
 | 504 while it ran, after its fair time                   | failed and slow
 | 504 while it ran, its deadline shorter than a usual run | nothing: nobody could have answered
+| 504 of a queued job; its instance was ended for another | nothing: its owner's own timeout; not its doing
 | any other 5xx of the instance; the instance was lost    | failed
 
 This module does not know how states travel between gateways, or what an edge makes of a refusal.
@@ -161,10 +162,12 @@ def verdict(call: Call, outcome: Outcome, now_s: float) -> int:
     if not isinstance(outcome, SamovarError) or outcome.status < 500:
         return SAYS_NOTHING
     if isinstance(outcome, InstanceLost):
-        return FAILED
+        return FAILED if call.num_attempts else SAYS_NOTHING
     if call.seat is None:
         return SAYS_NOTHING
     if isinstance(outcome, DeadlineExceeded):
+        if call.ask.job is not None:
+            return SAYS_NOTHING
         fair_s = min(call.version.manifest.limits.timeout_s, FAIR_RUNS * call.version.service_s)
         is_fair = outcome.extra.get("phase") == "run" and now_s - call.sent_s >= 0.9 * fair_s
         return FAILED | SLOW if is_fair else SAYS_NOTHING

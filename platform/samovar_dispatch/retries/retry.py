@@ -4,13 +4,16 @@
 |--------------------------------------------|------------------------------------------------------------------
 | nobody waits for it any more               | dropped
 | it never started                           | back to the head of the queue, silently
+| another one was stopped with the instance, | the same
+|   retry_on_crash                           |
 | it may have started, retry_on_crash, first | once more, alone on an instance: what crashed one may crash the
 |   time, deadline and budget leave room     |   next, and must then take nobody with it
 | else                                       | fails: the instance was lost
 
 An instance starts calls in the order they came, so of those in flight only the oldest `slots` can have started. With
-retry_on_crash off the instance says so call by call (Started), and only those that did start fail.
-What never started is no retry: it costs no budget. This module does not know connections, queues or clocks.
+retry_on_crash off, and of queued jobs, the instance says so call by call (Started), and only those that did start fail.
+What never started is no retry: it costs no budget. A queued job is never run twice here: each of its runs has a fencing
+token of its own, which whoever queued it gives out. This module does not know connections, queues or clocks.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ def after_loss(
     *,
     wanted: bool,
     started: bool,
+    blameless: bool,
     num_attempts: int,
     retry_on_crash: bool,
     may_spend: Callable[[], bool],
@@ -52,14 +56,15 @@ def after_loss(
     Args:
         wanted: somebody still waits for the answer.
         started: user code may have seen it, or part of its answer was sent on.
-        num_attempts: runs that ended in a lost instance, this one included, >= 1.
+        blameless: the instance ended itself to stop other calls than this one.
+        num_attempts: runs that ended in a lost instance for which it may be to blame, this one included.
         may_spend: takes one retry out of the budget (`retry_budget.py`), False if there is none; asked last.
         remaining_s: seconds until its deadline.
         service_s: usual run time, seconds, 0 when unknown: with less than that left a retry is not worth it.
     """
     if not wanted:
         return Verdict.DROP
-    if not started:
+    if not started or (blameless and retry_on_crash):
         return Verdict.REDISPATCH
     if retry_on_crash and num_attempts <= 1 and remaining_s > service_s and may_spend():
         return Verdict.RETRY_ALONE
