@@ -54,6 +54,7 @@ REDIS: tuple[tuple[type[Exception], type[SamovarError]], ...] = (
     (rds.LockError, errors.Conflict),
     (rds.DataError, SamovarError),
     (rds.InvalidPipelineStack, SamovarError),
+    (rds.OutOfMemoryError, errors.StoreFull),
     (rds.RedisError, errors.StoreUnavailable),
     (rds.RedisClusterException, errors.StoreUnavailable),
 )

@@ -37,16 +37,26 @@
 | rq:queues                 | set    | none              | gateway, workers  | names of all queues, `sv:function:key id[:low]`
 | rq:queue:{queue}          | list   | none              | gateway, workers  | ids of the jobs that wait, oldest first
 | rq:wip:{queue}            | zset   | none              | workers           | jobs that run; rq:scheduled, rq:deferred, rq:finished, rq:failed, rq:canceled likewise
-| sv:jobs:of:{name}         | zset   | none              | gateway, workers  | ids of all jobs of a function, in order of creation
+| sv:jobs:of:{owner}        | zset   | none              | gateway, workers  | ids of all jobs of an owner (function:key id), in order of creation
 | sv:jobs:waiting           | set    | none              | gateway, workers  | queues that are not empty
 | sv:jobs:workers           | hash   | none              | workers           | worker id → its count of beats
 | sv:jobs:worker:{worker}   | string | 5 s, renewed      | that worker       | WorkerStatus (JSON): what it runs, and leaves alone
-| sv:jobs:held:{worker}     | set    | none              | workers           | ids of the jobs it holds
+| sv:jobs:takes:{worker}    | hash   | until it is gone  | workers           | queue → number of the worker's last take from it
+| sv:jobs:seq               | hash   | none              | gateway, workers  | queue → number of the last job that entered it
+| sv:jobs:unique:{name}     | string | until it ended    | gateway, workers  | id of the unfinished job that has it; name = function:key id:text
+| sv:jobs:group:{id}        | hash   | as its jobs       | gateway, workers  | a group: owner, number of jobs, counts by state, its reducing job
+| sv:jobs:group:{id}:jobs   | list   | as its jobs       | gateway           | ids of the jobs of a group, in the order of its inputs
+| sv:jobs:dead:{owner}      | zset   | none              | workers           | ids of an owner's quarantined jobs by expiry (unix s)
+| sv:jobs:counts            | hash   | none              | gateway, workers  | accepted, finished, failed, canceled, quarantined, late, reaped, expired: how many ever
+| sv:jobs:bytes             | hash   | none              | workers           | key id → bytes of its ended jobs
+| sv:jobs:objects           | zset   | none              | gateway, workers  | ids of jobs with objects by when to delete them (unix s)
+| sv:jobs:unresolved        | list   | none              | gateway, workers  | jobs that ended, whose dependents the next sweep goes on with
+| sv:jobs:barrier           | string | none              | gateway           | written to learn that all before is on the disk
 | sv:jobs:uploads           | zset   | none              | gateway           | object keys of uploads of JSON lines by when they are deleted (unix s)
 | sv:jobs:expanding         | hash   | none              | gateway           | upload → Expansion (JSON): lines that are being turned into jobs
 | sv:job-events:{id}        | stream | 10 min after end  | workers           | {e: JobEvent (JSON, without id)}: progress, log lines, output, retries
 | sv:idempotency:{key}      | hash   | 24 h              | gateway           | print, owner, seed, made_ms, answer (msgpack) of an Idempotency-Key; key = key id:route:function:hash
-| sv:idempotency-bytes:{key id} | hash | 24 h, renewed   | gateway           | hour → bytes of what is kept of an API key's answers
+| sv:idempotency-bytes:{key}    | hash | 24 h, renewed   | gateway           | hour → bytes of what is kept of an API key's answers
 | sv:idempotency-owners     | hash   | none              | each gateway      | gateway process → its count of beats, while it holds such keys
 | sv:webhook:{event}        | hash   | 7 d after dead    | gateway, workers  | an event to be told, `job.state`; with all keys of webhooks in jobs/webhook_scripts.py
 | sv:webhooks:due           | zset   | none              | gateway, workers  | lane (key and host) → when something of it may be sent next; sv:webhooks:{of,leased,lane}:{lane}
@@ -94,6 +104,11 @@ ANSWER_SIZES = "sv:answers:sizes"
 ANSWER_TOTALS = "sv:answers:totals"
 JOBS_WAITING = "sv:jobs:waiting"
 JOBS_WORKERS = "sv:jobs:workers"
+JOBS_COUNTS = "sv:jobs:counts"
+JOBS_BYTES = "sv:jobs:bytes"
+JOBS_OBJECTS = "sv:jobs:objects"
+JOBS_UNRESOLVED = "sv:jobs:unresolved"
+JOBS_BARRIER = "sv:jobs:barrier"
 JOBS_UPLOADS = "sv:jobs:uploads"
 JOBS_EXPANDING = "sv:jobs:expanding"
 IDEMPOTENCY_OWNERS = "sv:idempotency-owners"
@@ -221,9 +236,19 @@ def rate(limit: str) -> str:
     return f"sv:rate:{limit}"
 
 
-def jobs_of(name: str) -> str:
-    """Return the key of the ids of all jobs of a function."""
-    return f"sv:jobs:of:{name}"
+def jobs_of(owner: str) -> str:
+    """Return the key of the ids of all jobs of an owner, `function:key id`."""
+    return f"sv:jobs:of:{owner}"
+
+
+def jobs_dead(owner: str) -> str:
+    """Return the key of the ids of the quarantined jobs of an owner, `function:key id`."""
+    return f"sv:jobs:dead:{owner}"
+
+
+def jobs_unique(name: str) -> str:
+    """Return the key of the unfinished job that has a `unique`; name: `function:key id:text`."""
+    return f"sv:jobs:unique:{name}"
 
 
 def jobs_worker(worker: str) -> str:
@@ -231,9 +256,19 @@ def jobs_worker(worker: str) -> str:
     return f"sv:jobs:worker:{worker}"
 
 
-def jobs_held(worker: str) -> str:
-    """Return the key of the ids of the jobs that a worker holds."""
-    return f"sv:jobs:held:{worker}"
+def jobs_takes(worker: str) -> str:
+    """Return the key of the numbers of a worker's last takes."""
+    return f"sv:jobs:takes:{worker}"
+
+
+def jobs_group(group_id: str) -> str:
+    """Return the key of what is known of a group."""
+    return f"sv:jobs:group:{group_id}"
+
+
+def jobs_in_group(group_id: str) -> str:
+    """Return the key of the ids of the jobs of a group, in the order of its inputs."""
+    return f"sv:jobs:group:{group_id}:jobs"
 
 
 def job_events(job_id: str) -> str:

@@ -1,0 +1,118 @@
+-- ARGV: three for each job: (msgpack) id, queue, fields of its hash, due, unique, dependencies, group, group it reduces;
+-- its call as RQ writes it; its input, "" if that is in object storage.
+-- Returns {} once all are accepted; {"not_unique", id of the holder} or {"unknown", dependency}, and nothing changed.
+local jobs, known = {}, {}
+for i = 1, #ARGV, 3 do
+  local id, queue, fields, due, unique, dependencies, group, reduce_of = unpack(cmsgpack.unpack(ARGV[i]))
+  jobs[#jobs + 1] = {id = id, origin = queue, fields = fields, due = due, unique = unique, dependencies = dependencies,
+    group = group, reduce_of = reduce_of, data = ARGV[i + 1], input = ARGV[i + 2], waits_for = {}}
+end
+
+local function refusal()
+  local taken = {}
+  for _, job in ipairs(jobs) do
+    local needs_check = job.unique ~= '' or #job.dependencies > 0
+    if needs_check and call('EXISTS', job_key(job.id)) == 0 then
+      local name = owner_of(job.origin) .. ':' .. job.unique
+      local holder = job.unique ~= '' and (taken[name] or call('GET', 'sv:jobs:unique:' .. name))
+      if holder then return {'not_unique', holder} end
+      taken[name] = job.id
+      for _, parent in ipairs(job.dependencies) do
+        local state = known[parent] or call('HGET', job_key(parent), 'status')
+        if not state then return {'unknown', parent} end
+        job.waits_for[parent] = state
+      end
+    end
+    known[job.id] = 'queued'
+  end
+end
+
+-- Returns the number of jobs it waits for, and one that did not finish although it had to.
+local function depend(job, allow_failed)
+  local pending, culprit = 0, nil
+  for parent, state in pairs(job.waits_for) do
+    if not TERMINAL[state] then
+      pending = pending + 1
+      call('SADD', job_key(parent) .. ':dependents', job.id)
+      call('HSET', job_key(parent), 'sv_dependents', 1)
+    elseif state ~= 'finished' and not allow_failed then
+      culprit = parent
+    end
+  end
+  return pending, culprit
+end
+
+local refused = refusal()
+if refused then return refused end
+
+local lists, groups = {}, {}
+local function queue_later(job)
+  lists[job.origin] = lists[job.origin] or {}
+  table.insert(lists[job.origin], job.id)
+end
+
+local function join_group(job, state)
+  local group = groups[job.group] or {ids = {}, owner = owner_of(job.origin), states = {}}
+  groups[job.group] = group
+  table.insert(group.ids, job.id)
+  group.states[state] = (group.states[state] or 0) + 1
+end
+
+local function accept(job)
+  local key, allow_failed = job_key(job.id), false
+  for i = 1, #job.fields, 2 do
+    if job.fields[i] == 'allow_dependency_failures' then allow_failed = true end
+  end
+  local pending, culprit = depend(job, allow_failed)
+  local waits = pending > 0 or culprit or job.reduce_of ~= ''
+  local state = waits and 'deferred' or (job.due > now and 'scheduled' or 'queued')
+  local fields = job.fields
+  if pending > 0 then fields[#fields + 1], fields[#fields + 2] = 'sv_pending', pending end
+  if job.input ~= '' then fields[#fields + 1], fields[#fields + 2] = 'sv_input', job.input end
+  call('HSET', key, 'status', state, 'data', job.data, unpack(fields))
+  if job.unique ~= '' then call('SET', 'sv:jobs:unique:' .. owner_of(job.origin) .. ':' .. job.unique, job.id) end
+  if state == 'queued' then
+    queue_later(job)
+  else
+    call('ZADD', in_registry(state, job.origin), state == 'deferred' and now or job.due, job.id)
+    call('SADD', 'rq:queues', job.origin)
+  end
+  if job.group ~= '' then join_group(job, state) end
+  if job.reduce_of ~= '' then
+    call('HSET', 'sv:jobs:group:' .. job.reduce_of, 'reduce', job.id)
+    complete[#complete + 1] = job.reduce_of
+  end
+  if culprit then
+    local failing = read(job.id)
+    call('ZREM', in_registry('deferred', job.origin), job.id)
+    fail_dependent(failing, culprit)
+  end
+end
+
+local num_accepted = 0
+for _, job in ipairs(jobs) do
+  if call('ZADD', 'sv:jobs:of:' .. owner_of(job.origin), 0, job.id) == 1 then
+    accept(job)
+    num_accepted = num_accepted + 1
+  end
+end
+
+for name, group in pairs(groups) do
+  local key = 'sv:jobs:group:' .. name
+  if call('HSETNX', key, 'owner', group.owner) == 1 then call('HSET', key, 'created_at', stamp) end
+  call('HINCRBY', key, 'num_jobs', #group.ids)
+  for state, number in pairs(group.states) do call('HINCRBY', key, state, number) end
+  call('RPUSH', key .. ':jobs', unpack(group.ids))
+  call('SADD', 'rq:group:' .. name, unpack(group.ids))
+  call('SADD', 'rq:groups', name)
+end
+
+for queue, ids in pairs(lists) do
+  local last = call('HINCRBY', 'sv:jobs:seq', queue, #ids)
+  for i, id in ipairs(ids) do call('HSET', job_key(id), 'enqueued_at', stamp, 'sv_seq', last - #ids + i) end
+  if last == #ids then call('SADD', 'rq:queues', queue) end
+  announce(queue, #ids, call('RPUSH', 'rq:queue:' .. queue, unpack(ids)))
+end
+if num_accepted > 0 then count('accepted', num_accepted) end
+conclude()
+return {}

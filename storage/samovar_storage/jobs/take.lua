@@ -1,0 +1,54 @@
+-- ARGV: queue, worker, most, number of this take. sv:jobs:takes:{worker} hash: queue → number of the last take.
+-- Returns one {id, fields as they were, token, attempt} for each job the worker holds now. A take that comes twice
+-- (its answer was lost) returns all that the worker holds of the queue: the caller knows which of them are news to it.
+local queue, worker, most, number = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local list, running, takes = 'rq:queue:' .. queue, in_registry('started', queue), 'sv:jobs:takes:' .. worker
+if call('HEXISTS', 'sv:jobs:workers', worker) == 0 then return {} end
+
+local function fields_of(id)
+  local flat, job = call('HGETALL', job_key(id)), {id = id}
+  for i = 1, #flat, 2 do job[flat[i]] = flat[i + 1] end
+  return job.status and job, flat
+end
+
+if call('HGET', takes, queue) == number then
+  local held = {}
+  for _, execution in ipairs(call('ZRANGE', running, 0, -1)) do
+    local id = string.match(execution, '^[^:]+')
+    local job, flat = fields_of(id)
+    if job and job.worker_name == worker then
+      held[#held + 1] = {id, flat, tonumber(job.sv_token), tonumber(job.sv_attempt)}
+    end
+  end
+  return held
+end
+call('HSET', takes, queue, number)
+
+local function start(job)
+  local token, attempt = tonumber(job.sv_token or 0) + 1, tonumber(job.sv_attempt or 0) + 1
+  call('HSET', job_key(job.id), 'status', 'started', 'started_at', stamp, 'worker_name', worker, 'sv_token', token,
+    'sv_attempt', attempt)
+  call('ZADD', running, '+inf', job.id .. ':' .. token)
+  count_group(job, 'queued', 'started')
+  tell(job, 'started', token, 0)
+  tell_webhook(job.sv_hook, job.id, 'started', now_ms)
+  return token, attempt
+end
+
+local taken = {}
+local ids = call('LPOP', list, most) or {}
+for _, id in ipairs(ids) do
+  local job, flat = fields_of(id)
+  if job and job.status == 'queued' then
+    if job.sv_deadline and tonumber(job.sv_deadline) <= now then
+      fail(job, problem('deadline_exceeded', 504, 'Gateway Timeout', 'its deadline passed while it waited',
+        {phase = 'queue'}))
+    else
+      local token, attempt = start(job)
+      taken[#taken + 1] = {id, flat, token, attempt}
+    end
+  end
+end
+if #ids < most or call('EXISTS', list) == 0 then call('SREM', 'sv:jobs:waiting', queue) end
+conclude()
+return taken
