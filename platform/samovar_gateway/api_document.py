@@ -16,11 +16,15 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.response import Stream
 from litestar.routes import HTTPRoute
 
+from samovar.jobs import JobState
 from samovar.spec import Manifest, Scaling
 from samovar_gateway.admin.functions import WarmBody
 from samovar_gateway.admin.keys import KeyBody, RotateBody
 from samovar_gateway.admin.rollout import CanaryBody, DeployOptions, MirrorBody, PinBody, RollbackBody
 from samovar_gateway.admin.uploads import CompleteBody, PlanBody
+from samovar_gateway.jobs.jobs import MAX_LIMIT, QUARANTINED, PurgeBody
+from samovar_gateway.jobs.submit import SubmitBody
+from samovar_gateway.jobs.uploads import UploadBody
 
 OPEN = ("livez", "readyz", "metrics_route", "api_document")  # no key is asked for
 BODIES: Mapping[str, type[msgspec.Struct]] = {
@@ -35,8 +39,11 @@ BODIES: Mapping[str, type[msgspec.Struct]] = {
     "complete": CompleteBody,
     "create_key": KeyBody,
     "rotate_key": RotateBody,
+    "submit_jobs": SubmitBody,
+    "begin_upload": UploadBody,
+    "purge_jobs": PurgeBody,
 }
-BODILESS = ("promote", "undo")
+BODILESS = ("promote", "undo", "cancel_job", "retry_job", "cancel_group")
 _NUMBER, _TEXT = {"type": "number", "minimum": 0}, {"type": "string"}
 _REQUESTS = {
     **dict.fromkeys(("since_s", "until_s", "slower_ms", "version", "limit"), _NUMBER),
@@ -49,6 +56,12 @@ QUERIES: Mapping[str, Mapping[str, Any]] = {
     "summarise_requests": _REQUESTS,
     "list_request_files": _REQUESTS,
     "read_audit": {"since_s": _NUMBER, "limit": _NUMBER},
+    "list_jobs": {
+        **dict.fromkeys(("function", "group", "cursor"), _TEXT),
+        "state": {"enum": [*map(str, JobState), QUARANTINED]},
+        "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT},
+    },
+    "get_job": {"wait_s": _NUMBER},
 }
 _ANY_ROUTE = {
     "400": "The request cannot be read",
@@ -69,6 +82,13 @@ _INVOKE = {
     "500": "The function raised; `type` names the exception",
     "502": "The instance was lost and the call may not be repeated",
     "504": "The deadline passed; `phase` says where",
+}
+_RATE = {"429": "A rate limit; see Retry-After and RateLimit"}
+_MORE: Mapping[str, Mapping[str, str]] = {
+    "submit_jobs": _RATE,
+    "retry_job": _RATE,
+    "get_result": {**_INVOKE, "409": "The job has not ended, or was cancelled"},
+    "delete_job": _CHANGES,
 }
 _PROBLEM = {
     "type": "object",
@@ -160,7 +180,7 @@ def _statuses(path: str, handler: HTTPRouteHandler) -> dict[str, str]:
         statuses |= _WITH_INPUT
     if "GET" not in handler.http_methods or "{name}" in path:
         statuses |= _CHANGES
-    return statuses
+    return statuses | _MORE.get(name, {})
 
 
 def _invoke() -> dict[str, Any]:

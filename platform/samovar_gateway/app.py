@@ -12,7 +12,7 @@ from litestar.enums import ScopeType
 from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from samovar.errors import FunctionNotFound, MethodNotAllowed, NotFound, RequestError, SamovarError
+from samovar.errors import BodyTooLarge, FunctionNotFound, MethodNotAllowed, NotFound, RequestError, SamovarError
 from samovar_dispatch.functions import near_names, unknown_function
 from samovar_gateway import metrics, problems
 from samovar_gateway.admin import Admin
@@ -21,6 +21,7 @@ from samovar_gateway.admission import Admission
 from samovar_gateway.api_document import api_document
 from samovar_gateway.health import livez, readyz
 from samovar_gateway.invoke import InvokeRoute
+from samovar_gateway.jobs import router as jobs
 from samovar_gateway.state import GatewayState
 from samovar_gateway.sweep import Sweeper
 
@@ -64,7 +65,7 @@ def is_ambiguous(raw_path: bytes) -> bool:
 def create_router(state: GatewayState, admin: Admin) -> Litestar:
     """Return every route but invoke."""
     return Litestar(
-        route_handlers=[livez, readyz, metrics.metrics_route, api_document, *admin.handlers],
+        route_handlers=[livez, readyz, metrics.metrics_route, api_document, *admin.handlers, *jobs.HANDLERS],
         exception_handlers={SamovarError: on_error, HTTPException: on_http_error, Exception: on_bug},
         state=State({"gateway": state, "admin": admin.services, "metrics": metrics.registry(state)}),
         openapi_config=None,
@@ -101,6 +102,9 @@ def on_http_error(request: Request, error: HTTPException) -> Response[bytes]:  #
         return on_bug(request, error)
     if error.status_code == 404:
         return on_error(request, NotFound(f"no route {request.url.path[:200]}"))
+    if error.status_code == 413:
+        limit = request.app.state.gateway.settings.max_body_bytes
+        return on_error(request, BodyTooLarge(f"the body is larger than {limit} bytes", max_body_bytes=limit))
     if error.status_code == 405:
         allow = (error.headers or {}).get("allow", "").split(", ")
         return on_error(request, MethodNotAllowed(error.detail, allow=sorted(filter(None, allow))))

@@ -24,6 +24,9 @@ from samovar_gateway.bounds import RESERVED_FILES, CountedFilter, raise_file_lim
 from samovar_gateway.departure import Departure
 from samovar_gateway.fastpath import InvokeProtocol
 from samovar_gateway.health import LISTENER, what_is_missing
+from samovar_gateway.jobs.expander import Expander
+from samovar_gateway.jobs.prospects import Prospects
+from samovar_gateway.jobs.watch import WatchHub
 from samovar_gateway.key_mirror import check_keys, follow_keys, tell_used
 from samovar_gateway.requests_log import Requests
 from samovar_gateway.server import Server, create_server, serve
@@ -33,6 +36,7 @@ from samovar_gateway.streaming import HalfSentFilter
 from samovar_gateway.sweep import Sweeper
 from samovar_storage.answers import Caps
 from samovar_storage.ending import end_tasks
+from samovar_storage.jobs.redis_jobs import RedisJobs
 from samovar_storage.live import connect_async, connect_sync
 from samovar_storage.objects import ObjectStore
 from samovar_storage.registry import Registry
@@ -55,6 +59,7 @@ class Gateway:
         engine.dispatcher.ejections.first_s = settings.ejection_s
         self._sync_redis = connect_sync(settings.redis_url.reveal())
         objects = ObjectStore.from_settings(settings)
+        jobs = RedisJobs(redis, objects)
         self.state = GatewayState(
             settings=settings,
             gateway_id=gateway_id,
@@ -69,6 +74,10 @@ class Gateway:
             mirror=engine.mirror,
             cabinet=cabinet,
             requests=Requests(settings, gateway_id),
+            jobs=jobs,
+            watches=WatchHub(redis, jobs),
+            prospects=Prospects(redis, jobs, engine.functions),
+            expander=Expander(redis, objects, jobs, gateway_id, settings.max_body_bytes),
         )
         self.state.journey.notes.append(self.state.requests.log.note)
         self.state.journey.errands = Errands(self.state.journey, engine.functions.entries, cabinet)
@@ -133,6 +142,8 @@ class Gateway:
             "copies of calls": partial(state.journey.shadow.run, state.redis),
             "registry": partial(watch_registry, state.registry),
             "request log": partial(state.requests.run, state.redis),
+            "news of jobs": state.watches.run,
+            "uploads of jobs": state.expander.run,
         }
         return keep_all_running(self._engine.parts() | more)
 

@@ -15,10 +15,14 @@ from samovar_dispatch.journey import Journey
 from samovar_dispatch.membership import Membership
 from samovar_dispatch.mirror import Mirror
 from samovar_gateway.auth import KeyTable
+from samovar_gateway.jobs.expander import Expander
+from samovar_gateway.jobs.prospects import Prospects
+from samovar_gateway.jobs.watch import WatchHub
 from samovar_gateway.requests_log import Requests
 from samovar_gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
+    from samovar_storage.jobs.store import Jobs
     from samovar_storage.objects import ObjectStore
     from samovar_storage.registry import Registry
 
@@ -44,6 +48,10 @@ class GatewayState:
     mirror: Mirror
     cabinet: Cabinet
     requests: Requests
+    jobs: Jobs
+    watches: WatchHub
+    prospects: Prospects
+    expander: Expander
     listening: bool = False
     leaving: bool = False
     draining: bool = False

@@ -151,10 +151,11 @@ class ObjectStore:
                 for item in page.get("Contents", ()):
                     yield ObjectInfo(item["Key"], item["Size"], item["ETag"])
 
-    def read_chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-        """Yield an object's bytes in order. Raises NotFound before the first chunk."""
+    def read_chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES, offset: int = 0) -> Iterator[bytes]:
+        """Yield an object's bytes in order, from `offset` (before its end) on. Raises NotFound before the first."""
+        where = {"Range": f"bytes={offset}-"} if offset else {}
         with translating(f"the object {key}"):
-            body = self._client.get_object(Bucket=self.bucket, Key=key)["Body"]
+            body = self._client.get_object(Bucket=self.bucket, Key=key, **where)["Body"]
             with body:
                 yield from body.iter_chunks(chunk_bytes)
 

@@ -1,0 +1,140 @@
+"""Turns uploads into jobs in the background, whichever gateway began them, and deletes what is left of old ones.
+
+    an upload that nobody holds ─► lease ─► the next lines ─► submitted, noted ─► … ─► the reducing job ─► ended
+
+It goes on from the last line noted; lines submitted twice are one job, for their ids are the same. While a store is
+away or full it waits: what was accepted becomes jobs later. This module does not know HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+import msgspec
+from redis.asyncio import Redis
+
+from samovar.errors import JobEnded, JobNotFound, NotFound, SamovarError
+from samovar_gateway.jobs.lines import Batch, batches
+from samovar_storage.jobs import expansions
+from samovar_storage.jobs.barrier import Barrier
+from samovar_storage.jobs.expansions import Expansion, line_job_id
+from samovar_storage.jobs.records import NewJob
+from samovar_storage.jobs.store import Jobs
+from samovar_storage.objects import ObjectStore
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+RETRY_S = 1.0
+CLEAN_S = 600.0
+MAX_CLEANED = 100
+
+
+class Expander:
+    """One per gateway. holder: this gateway's name."""
+
+    def __init__(self, redis: Redis, objects: ObjectStore, jobs: Jobs, holder: str, max_line_bytes: int) -> None:
+        self._redis = redis
+        self._objects = objects
+        self._jobs = jobs
+        self._holder = holder
+        self._barrier = Barrier(redis)
+        self._max_line_bytes = max_line_bytes
+        self._has_work = asyncio.Event()
+        self._cleaned_s = 0.0
+
+    async def begin(self, wanted: Expansion) -> None:
+        """The upload becomes jobs, whatever happens to this gateway; one that does already goes on as it did.
+
+        Raises: StoreUnavailable.
+        """
+        await expansions.begin(self._redis, wanted)
+        await self._barrier.passed(wanted.durability)
+        self._has_work.set()
+
+    async def run(self) -> None:
+        """Expand what nobody else expands until cancelled."""
+        while True:
+            for begun in await expansions.expansions(self._redis):
+                await self._try(begun)
+            await self._clean(time.monotonic())
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._has_work.wait()
+            except TimeoutError:
+                continue
+            self._has_work.clear()
+
+    async def _try(self, begun: Expansion) -> None:
+        """Go on with one upload, if nobody else does; leave it for the next round when a store does not answer."""
+        if not await expansions.hold(self._redis, begun.id, self._holder):
+            return
+        try:
+            await self._expand(begun)
+        except NotFound:  # of the object: nobody can bring it back
+            log.error("the upload %s is gone, %d of its lines were submitted", begun.id, begun.lines_done)
+            await expansions.end(self._redis, begun.id)
+        except SamovarError as error:
+            log.warning("the upload %s becomes jobs later: %s", begun.id, error.detail)
+            await asyncio.sleep(RETRY_S)
+
+    async def _expand(self, begun: Expansion) -> None:
+        """Submit the lines not noted yet; return early if it was ended, or another gateway took over meanwhile."""
+        begun = await expansions.expansion(self._redis, begun.id) or begun
+        start_bytes, rest = begun.bytes_done, self._lines(begun)
+        while (batch := await asyncio.to_thread(next, rest, None)) is not None:
+            jobs = jobs_of(begun, batch.lines)
+            await self._jobs.submit(jobs, begun.durability)
+            begun = msgspec.structs.replace(
+                begun, lines_done=begun.lines_done + len(jobs), bytes_done=start_bytes + batch.end_bytes
+            )
+            if not await expansions.advance(self._redis, begun):
+                return await self._cancel(jobs)
+            if not await expansions.hold(self._redis, begun.id, self._holder):
+                return None
+        if begun.reduce is not None:
+            await self._jobs.submit([begun.reduce], begun.durability)
+        await expansions.end(self._redis, begun.id)
+        await self._delete(begun.object_key)
+        return None
+
+    def _lines(self, begun: Expansion) -> Iterator[Batch]:
+        """Return the lines that are no jobs yet."""
+        if begun.lines_done >= begun.num_lines:
+            return iter(())
+        return batches(self._objects.read_chunks(begun.object_key, offset=begun.bytes_done), self._max_line_bytes)
+
+    async def _cancel(self, jobs: Sequence[NewJob]) -> None:
+        """The group was cancelled while these were on their way."""
+        for job in jobs:
+            with suppress(JobEnded, JobNotFound):
+                await self._jobs.cancel(job.id)
+
+    async def _delete(self, object_key: str) -> None:
+        await asyncio.to_thread(self._objects.delete, object_key)
+        await expansions.forget_upload(self._redis, object_key)
+
+    async def _clean(self, now_s: float) -> None:
+        """Delete uploads that nobody submitted in time."""
+        if now_s - self._cleaned_s < CLEAN_S:
+            return
+        self._cleaned_s = now_s
+        for object_key in await expansions.old_uploads(self._redis, time.time(), MAX_CLEANED):
+            await self._delete(object_key)
+
+
+def jobs_of(begun: Expansion, lines: list[bytes]) -> list[NewJob]:
+    """Return the jobs that the next lines of an upload become, the same ones whenever it is asked."""
+    return [
+        NewJob(
+            id=line_job_id(begun.id, index),
+            spec=msgspec.structs.replace(begun.spec, index=index),
+            input=line,
+            due_at_s=begun.due_at_s,
+        )
+        for index, line in enumerate(lines, begun.lines_done)
+    ]
