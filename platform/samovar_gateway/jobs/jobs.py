@@ -18,10 +18,11 @@ from samovar.values import Struct
 from samovar_gateway.admin.requests import AnyRequest, gateway, read_body
 from samovar_gateway.jobs.access import caller, manages, reach, visible_job
 from samovar_gateway.jobs.submit import POLL_AFTER_S, accepted
-from samovar_gateway.jobs.views import problem_of, view_now, view_of
+from samovar_gateway.jobs.views import problem_of, view_now
 from samovar_gateway.state import GatewayState
 from samovar_storage.jobs.records import JobRecord
 from samovar_storage.jobs.specs import MAX_DURATION_S
+from samovar_storage.jobs.views import view_of
 
 QUARANTINED = "quarantined"
 MAX_LIMIT, DEFAULT_LIMIT = 1000, 100

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import msgspec
 from litestar import Response
@@ -21,17 +22,18 @@ from samovar.values import Struct
 from samovar_dispatch.functions import FunctionEntry
 from samovar_gateway.auth import Principal
 from samovar_gateway.jobs.access import callable_function, low_only
-from samovar_gateway.jobs.views import view_of
 from samovar_gateway.state import GatewayState
 from samovar_storage import keys
 from samovar_storage.failures import translating
 from samovar_storage.jobs.layout import LOW, QueueName, new_job_id
 from samovar_storage.jobs.records import JobRecord, JobSpec, NewJob
 from samovar_storage.jobs.specs import spec_of
+from samovar_storage.jobs.views import view_of
 
 log = logging.getLogger(__name__)
 
 POLL_AFTER_S = "1"
+NewId: TypeAlias = Callable[[int], str]
 
 
 class WebhookBody(Webhook, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,15 +76,21 @@ async def admit(state: GatewayState, principal: Principal, name: str) -> Functio
     return entry
 
 
-async def submit(state: GatewayState, principal: Principal, entry: FunctionEntry, body: SubmitBody) -> Response[Any]:
-    """Accept what a body with `input` or `inputs` asks for and return the 202."""
-    spec = spec_for(entry, principal, body)
+async def submit(
+    state: GatewayState, principal: Principal, entry: FunctionEntry, body: SubmitBody, new_id: NewId = new_job_id
+) -> Response[Any]:
+    """Accept what a body with `input` or `inputs` asks for and return the 202.
+
+    new_id: makes ids of unix milliseconds; who gives the same ones again submits nothing twice.
+    """
+    spec = spec_for(state, entry, principal, body)
     if body.inputs is None:
-        job = NewJob(id=new_job_id(ms_of(spec)), spec=spec, input=bytes(body.input), due_at_s=due_at_s(spec, body))
+        job = NewJob(id=new_id(ms_of(spec)), spec=spec, input=bytes(body.input), due_at_s=due_at_s(spec, body))
         await accept(state, entry, [job], body)
         return accepted(f"/v1/jobs/{job.id}", accepted_view(job))
-    jobs = fan_out(spec, body)
-    group, reduce = jobs[0].spec.group, await reducer(state, principal, entry, spec, body, jobs[0].spec.group)
+    group = new_id(ms_of(spec))
+    jobs = fan_out(spec, body, group, new_id)
+    reduce = await reducer(state, principal, entry, spec, body, group, new_id)
     await accept(state, entry, [*jobs, *reduce], body)
     submitted = Submitted(
         group=group,
@@ -106,10 +114,18 @@ def check_kind(body: SubmitBody) -> None:
         raise InvalidInput("reduce needs inputs, or an upload", path="$.reduce")
 
 
-def spec_for(entry: FunctionEntry, principal: Principal, options: JobOptions) -> JobSpec:
-    """Return what a job of this function, key and these options is. Raises: InvalidInput."""
+def spec_for(state: GatewayState, entry: FunctionEntry, principal: Principal, options: JobOptions) -> JobSpec:
+    """Return what a job of this function, key and these options is. Raises: InvalidInput; WebhookRefused."""
     manifest = entry.main.manifest
-    return spec_of(options, manifest.jobs, manifest.name, principal.key_id, time.time(), low_only=low_only(principal))
+    return spec_of(
+        options,
+        manifest.jobs,
+        manifest.name,
+        principal.key_id,
+        time.time(),
+        low_only=low_only(principal),
+        allowed=state.webhooks_allowed,
+    )
 
 
 def due_at_s(spec: JobSpec, options: JobOptions) -> float:
@@ -117,10 +133,10 @@ def due_at_s(spec: JobSpec, options: JobOptions) -> float:
     return spec.created_at_s + options.delay_s if options.delay_s else 0.0
 
 
-def fan_out(spec: JobSpec, body: SubmitBody) -> list[NewJob]:
+def fan_out(spec: JobSpec, body: SubmitBody, group: str, new_id: NewId) -> list[NewJob]:
     """Return a job for each input, in a group of their own. Their ids sort as their inputs do."""
     assert body.inputs is not None
-    group, stem = new_job_id(ms_of(spec)), new_job_id(ms_of(spec))[:20]
+    stem = new_id(ms_of(spec))[:20]
     return [
         NewJob(
             id=f"{stem}{index:04x}",
@@ -133,7 +149,13 @@ def fan_out(spec: JobSpec, body: SubmitBody) -> list[NewJob]:
 
 
 async def reducer(
-    state: GatewayState, principal: Principal, entry: FunctionEntry, spec: JobSpec, body: SubmitBody, group: str
+    state: GatewayState,
+    principal: Principal,
+    entry: FunctionEntry,
+    spec: JobSpec,
+    body: SubmitBody,
+    group: str,
+    new_id: NewId = new_job_id,
 ) -> list[NewJob]:
     """Return the job that gets all results of a group, if the body asks for one. Raises: as `callable_function`."""
     if body.reduce is None:
@@ -141,8 +163,8 @@ async def reducer(
     if body.reduce.function:
         entry = await callable_function(state, principal, body.reduce.function)
     wanted = msgspec.structs.replace(body, depends_on=[], allow_failed=body.reduce.allow_failed)
-    made = msgspec.structs.replace(spec_for(entry, principal, wanted), created_at_s=spec.created_at_s, reduce_of=group)
-    return [NewJob(id=new_job_id(ms_of(spec)), spec=made, input=b"")]
+    made = msgspec.structs.replace(spec_for(state, entry, principal, wanted), created_at_s=spec.created_at_s, reduce_of=group)
+    return [NewJob(id=new_id(ms_of(spec)), spec=made, input=b"")]
 
 
 async def accept(state: GatewayState, entry: FunctionEntry, jobs: list[NewJob], options: JobOptions) -> None:
