@@ -37,6 +37,7 @@ from samovar_gateway.sweep import Sweeper
 from samovar_storage.answers import Caps
 from samovar_storage.ending import end_tasks
 from samovar_storage.jobs.redis_jobs import RedisJobs
+from samovar_storage.jobs.webhook_urls import parse_allow
 from samovar_storage.live import connect_async, connect_sync
 from samovar_storage.objects import ObjectStore
 from samovar_storage.registry import Registry
@@ -78,6 +79,7 @@ class Gateway:
             watches=WatchHub(redis, jobs),
             prospects=Prospects(redis, jobs, engine.functions),
             expander=Expander(redis, objects, jobs, gateway_id, settings.max_body_bytes),
+            webhooks_allowed=parse_allow(settings.webhook_allow),
         )
         self.state.journey.notes.append(self.state.requests.log.note)
         self.state.journey.errands = Errands(self.state.journey, engine.functions.entries, cabinet)

@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from samovar.settings import Secret
+from samovar_storage.jobs.webhook_urls import WebhookAllow
 from samovar_storage.settings import RequestLogSettings
 
 LATEST_OPENING_S = 30.0  # a gateway that is not ready by then takes connections all the same, and says why
@@ -67,3 +68,4 @@ class GatewaySettings(RequestLogSettings, frozen=True, kw_only=True):
     answers_local_bytes: Annotated[
         int, Meta(ge=0, description="What each gateway keeps of answers in memory, bytes")
     ] = 32 << 20
+    webhook_allow: WebhookAllow = ""

@@ -20,6 +20,7 @@ from samovar_gateway.jobs.prospects import Prospects
 from samovar_gateway.jobs.watch import WatchHub
 from samovar_gateway.requests_log import Requests
 from samovar_gateway.settings import GatewaySettings
+from samovar_storage.jobs.webhook_urls import Allowed
 
 if TYPE_CHECKING:
     from samovar_storage.jobs.store import Jobs
@@ -33,6 +34,7 @@ class GatewayState:
 
     gateway_id: its name among gateways. listening: the listener is up. leaving: SIGTERM came; who still asks is
     served, but should ask elsewhere. draining: nothing new is taken in. problems: problem documents answered, by code.
+    webhooks_allowed: where they may be sent beside the public internet.
     """
 
     settings: GatewaySettings
@@ -52,6 +54,7 @@ class GatewayState:
     watches: WatchHub
     prospects: Prospects
     expander: Expander
+    webhooks_allowed: Allowed
     listening: bool = False
     leaving: bool = False
     draining: bool = False

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from samovar.errors import InvalidInput
+from samovar.errors import InvalidInput, WebhookRefused
 from samovar.jobs import JobOptions, Webhook
 from samovar.policies import Jobs
 from samovar_storage.jobs.specs import MAX_DURATION_S, MAX_RETRIES, spec_of
+from samovar_storage.jobs.webhook_urls import parse_allow
 
 NOW_S = 1000.0
 DECLARED = Jobs(retries=2, backoff_s=3.0, retry_on=["OSError"], timeout_s=7.0, deadline_s=50.0, result_ttl_s=90.0)
@@ -62,8 +63,6 @@ def test_a_webhook_may_be_an_address_alone() -> None:
         ({"depends_on": ["0" * 24] * 101}, "$.depends_on"),
         ({"tags": {str(n): "" for n in range(21)}}, "$.tags"),
         ({"tags": {"a": "x" * 201}}, "$.tags"),
-        ({"webhook": "ftp://a"}, "$.webhook"),
-        ({"webhook": "http://a b"}, "$.webhook"),
         ({"webhook": Webhook(url="http://a", events=["ended"])}, "$.webhook.events"),
         ({"webhook": Webhook(url="http://a", events=[])}, "$.webhook.events"),
     ],
@@ -72,3 +71,14 @@ def test_what_is_out_of_range_is_named(options: dict[str, Any], path: str) -> No
     with pytest.raises(InvalidInput) as caught:
         spec_of(JobOptions(**options), DECLARED, "f", "k", NOW_S)
     assert caught.value.extra["path"] == path
+
+
+@pytest.mark.parametrize("webhook", ["ftp://a", "http://localhost/x", Webhook(url="http://10.0.0.1/")])
+def test_a_webhook_goes_where_it_may(webhook: Any) -> None:
+    with pytest.raises(WebhookRefused):
+        spec_of(JobOptions(webhook=webhook), Jobs(), "f", "k", NOW_S)
+    url = webhook if isinstance(webhook, str) else webhook.url
+    if url.startswith("http"):
+        allowed = parse_allow("localhost, 10.0.0.0/8")
+        spec = spec_of(JobOptions(webhook=webhook), Jobs(), "f", "k", NOW_S, allowed=allowed)
+        assert spec.webhook is not None and spec.webhook.url == url

@@ -163,7 +163,8 @@ async def reducer(
     if body.reduce.function:
         entry = await callable_function(state, principal, body.reduce.function)
     wanted = msgspec.structs.replace(body, depends_on=[], allow_failed=body.reduce.allow_failed)
-    made = msgspec.structs.replace(spec_for(state, entry, principal, wanted), created_at_s=spec.created_at_s, reduce_of=group)
+    made = spec_for(state, entry, principal, wanted)
+    made = msgspec.structs.replace(made, created_at_s=spec.created_at_s, reduce_of=group)
     return [NewJob(id=new_id(ms_of(spec)), spec=made, input=b"")]
 
 

@@ -116,7 +116,7 @@ async def _expansion(
     request: AnyRequest, state: GatewayState, principal: Principal, entry: FunctionEntry, body: SubmitBody
 ) -> Expansion:
     """Return what an upload becomes. Raises: NotFound if it did not come; InvalidInput with its first bad line."""
-    spec = spec_for(entry, principal, body)
+    spec = spec_for(state, entry, principal, body)
     where = object_key(spec.function, principal.key_id, body.upload)
     reduce = await reducer(state, principal, entry, spec, body, body.upload)
     try:

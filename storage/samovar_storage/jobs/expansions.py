@@ -3,7 +3,7 @@
     presigned PUT ─► lines counted and checked ─► begun, durably ─► a batch of lines is submitted, `lines_done` written
                                                                             └──── again, until all are ─► ended
 
-The ids of the jobs follow from the upload and the line's number, so whoever goes on after a crash submits nothing twice.
+The ids of the jobs follow from the upload and the line's number, so who goes on after a crash submits nothing twice.
 A lease keeps two gateways from doing the same work; it is not needed for correctness.
 This module does not know what a line means, nor how jobs are kept.
 """
@@ -66,7 +66,7 @@ def object_key(function: str, key_id: str, upload_id: str) -> str:
 
 
 def line_job_id(upload_id: str, index: int) -> str:
-    """Return the id of the job that line `index` (0 <= index < 2^20) of an upload becomes; they sort as the lines do."""
+    """Return the id of the job that line `index` (0 <= index < 2^20) of an upload becomes; ids sort as lines do."""
     return f"{upload_id[:12]}{hashlib.sha256(upload_id.encode()).hexdigest()[:7]}{index:05x}"
 
 
@@ -118,7 +118,7 @@ async def hold(redis: Redis, upload_id: str, holder: str) -> bool:
 
 
 async def advance(redis: Redis, expansion: Expansion) -> bool:
-    """Its `lines_done` and `bytes_done` are as here; False if it was ended: no line of it is to become a job any more."""
+    """Its `lines_done` and `bytes_done` are as here; False if it was ended: no further line is to become a job."""
     with translating("the uploads"):
         found = redis.eval(_ADVANCE, 1, keys.JOBS_EXPANDING, expansion.id, dumps(expansion).decode())
         return bool(await cast(Awaitable[int], found))

@@ -1,6 +1,6 @@
 """What a job will be, from what its submitter asks and what its function says. Routes and cron submit by these rules.
 
-This module does not know Redis or HTTP, nor whether a webhook's address may be called.
+This module does not know Redis or HTTP.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from samovar.jobs import MAX_UNIQUE_BYTES, JobOptions, Webhook
 from samovar.policies import Jobs
 from samovar_storage.jobs.layout import LOW
 from samovar_storage.jobs.records import JobSpec
+from samovar_storage.jobs.webhook_urls import Allowed, check_url
 
 MAX_DURATION_S = 366 * 86_400.0
 MAX_RETRIES = 1000
 MAX_NAMES, MAX_DEPENDENCIES, MAX_TAGS, MAX_TEXT = 50, 100, 20, 200
-MAX_URL_BYTES = 2000
 WEBHOOK_EVENTS = ("finished", "failed", "canceled", "started")
+PUBLIC = Allowed()
 _JOB_ID = re.compile(r"^[0-9a-f]{24}\Z")
 
 
@@ -28,16 +29,24 @@ def is_job_id(text: str) -> bool:
 
 
 def spec_of(
-    options: JobOptions, jobs: Jobs, function: str, key_id: str, now_s: float, *, low_only: bool = False
+    options: JobOptions,
+    jobs: Jobs,
+    function: str,
+    key_id: str,
+    now_s: float,
+    *,
+    low_only: bool = False,
+    allowed: Allowed = PUBLIC,
 ) -> JobSpec:
     """Return what never changes about a job of `function` that is accepted at `now_s` (unix seconds).
 
     Args:
         options: of its submitter; what is None there is taken from `jobs`, the function's own.
         low_only: the key's jobs run after all others, whatever is asked.
-    Raises: InvalidInput with the path of the option that is out of range.
+        allowed: where webhooks may be sent beside the public internet.
+    Raises: InvalidInput with the path of the option that is out of range; WebhookRefused.
     """
-    check_options(options)
+    check_options(options, allowed)
     deadline_s = options.deadline_s if options.deadline_s is not None else jobs.deadline_s
     is_low = low_only or options.priority == "low"
     return JobSpec(
@@ -62,8 +71,9 @@ def spec_of(
     )
 
 
-def check_options(options: JobOptions) -> None:
-    """Return if every option is within its range. Raises: InvalidInput with the path of the first that is not."""
+def check_options(options: JobOptions, allowed: Allowed = PUBLIC) -> None:
+    """Return if every option is within its range. Raises: InvalidInput with the path of the first that is not;
+    WebhookRefused."""
     _within(options.retries, 0, MAX_RETRIES, "retries")
     _within(options.delay_s, 0, MAX_DURATION_S, "delay_s")
     for name in ("timeout_s", "deadline_s", "result_ttl_s"):
@@ -77,13 +87,11 @@ def check_options(options: JobOptions) -> None:
     _require(len(options.tags) <= MAX_TAGS, "tags", f"has at most {MAX_TAGS} entries")
     _texts([*options.tags, *options.tags.values()], 2 * MAX_TAGS, "tags")
     if options.webhook is not None:
-        _check_webhook(options.webhook)
+        _check_webhook(options.webhook, allowed)
 
 
-def _check_webhook(webhook: Webhook | str) -> None:
-    url = webhook if isinstance(webhook, str) else webhook.url
-    is_url = url.startswith(("http://", "https://")) and url.isprintable() and " " not in url
-    _require(is_url and len(url.encode()) <= MAX_URL_BYTES, "webhook", "is the http(s) address to be told")
+def _check_webhook(webhook: Webhook | str, allowed: Allowed) -> None:
+    check_url(webhook if isinstance(webhook, str) else webhook.url, allowed)
     if isinstance(webhook, Webhook):
         is_known = 0 < len(webhook.events) <= len(WEBHOOK_EVENTS) and set(webhook.events) <= set(WEBHOOK_EVENTS)
         _require(is_known, "webhook.events", f"are some of {', '.join(WEBHOOK_EVENTS)}")
