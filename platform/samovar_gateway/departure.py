@@ -49,6 +49,7 @@ class Departure:
         server.server_state.leave()
         log.info("leaving: %d calls run or wait", state.dispatcher.num_live)
         await self._pause(settings.drain_settle_s)
+        state.watches.leave()
         await server.stop_listening()
         server.server_state.close_idle()
         state.journey.shadow.stop()

@@ -8,6 +8,8 @@ import os
 import socket
 from functools import partial
 
+from redis.asyncio import Redis
+
 from samovar_dispatch.answers.cabinet import Cabinet
 from samovar_dispatch.answers.errand import Errands
 from samovar_dispatch.answers.shelf import Shelf
@@ -25,6 +27,7 @@ from samovar_gateway.departure import Departure
 from samovar_gateway.fastpath import InvokeProtocol
 from samovar_gateway.health import LISTENER, what_is_missing
 from samovar_gateway.jobs.expander import Expander
+from samovar_gateway.jobs.idempotency import Once
 from samovar_gateway.jobs.prospects import Prospects
 from samovar_gateway.jobs.watch import WatchHub
 from samovar_gateway.key_mirror import check_keys, follow_keys, tell_used
@@ -36,6 +39,8 @@ from samovar_gateway.streaming import HalfSentFilter
 from samovar_gateway.sweep import Sweeper
 from samovar_storage.answers import Caps
 from samovar_storage.ending import end_tasks
+from samovar_storage.jobs.barrier import Barrier
+from samovar_storage.jobs.idempotency import Idempotency, Limits
 from samovar_storage.jobs.redis_jobs import RedisJobs
 from samovar_storage.jobs.webhook_urls import parse_allow
 from samovar_storage.live import connect_async, connect_sync
@@ -61,6 +66,7 @@ class Gateway:
         self._sync_redis = connect_sync(settings.redis_url.reveal())
         objects = ObjectStore.from_settings(settings)
         jobs = RedisJobs(redis, objects)
+        watches = WatchHub(redis, jobs)
         self.state = GatewayState(
             settings=settings,
             gateway_id=gateway_id,
@@ -76,8 +82,9 @@ class Gateway:
             cabinet=cabinet,
             requests=Requests(settings, gateway_id),
             jobs=jobs,
-            watches=WatchHub(redis, jobs),
+            watches=watches,
             prospects=Prospects(redis, jobs, engine.functions),
+            once=Once(make_claims(redis, settings), objects, watches, Barrier(redis)),
             expander=Expander(redis, objects, jobs, gateway_id, settings.max_body_bytes),
             webhooks_allowed=parse_allow(settings.webhook_allow),
         )
@@ -145,6 +152,7 @@ class Gateway:
             "registry": partial(watch_registry, state.registry),
             "request log": partial(state.requests.run, state.redis),
             "news of jobs": state.watches.run,
+            "answers to Idempotency-Keys": state.once.run,
             "uploads of jobs": state.expander.run,
         }
         return keep_all_running(self._engine.parts() | more)
@@ -158,6 +166,12 @@ class Gateway:
         self._admin.close()
         await self.state.redis.aclose()
         self._sync_redis.close()
+
+
+def make_claims(redis: Redis, settings: GatewaySettings) -> Idempotency:
+    """Return what claims Idempotency-Keys for this process."""
+    limits = Limits(lifetime_s=settings.idempotency_keep_s, key_bytes=settings.idempotency_bytes)
+    return Idempotency(redis, limits)
 
 
 def make_cabinet(settings: GatewaySettings) -> Cabinet:

@@ -1,6 +1,7 @@
 """`POST /v1/functions/{name}/invoke` as an ASGI handler: bytes in, bytes out, streams too.
 
     headers → key → function → deadline → body → dispatcher → answer
+                                             ├─ it comes with an Idempotency-Key: `jobs/repeats.py`
                                              └─ the caller takes a job for an answer: `jobs/prefer.py`
 
 `fastpath` answers the plain small calls before they get here. Nothing is logged per call and no task is made per call;
@@ -28,7 +29,9 @@ from samovar_dispatch.functions import near_names, unknown_function
 from samovar_dispatch.stream import ChunkStream
 from samovar_gateway.admission import CLOSE, Admission, answer_headers
 from samovar_gateway.body import BodyReader, discard
+from samovar_gateway.jobs.idempotency import HEADER as IDEMPOTENCY_KEY
 from samovar_gateway.jobs.prefer import PREFER, Deferral, preference_of
+from samovar_gateway.jobs.repeats import Repeats
 from samovar_gateway.state import GatewayState
 from samovar_gateway.streaming import answer_stream
 from samovar_gateway.sweep import Sweeper
@@ -49,6 +52,7 @@ class InvokeRoute:
         self._admission = admission
         self._waiting = sweeper.waiting
         self._deferral = Deferral(state)
+        self._repeats = Repeats(state, admission, self._deferral)
         self._body = BodyReader(
             sweeper, state.dispatcher.room.backlog, settings.max_body_bytes, settings.body_timeout_s
         )
@@ -62,7 +66,11 @@ class InvokeRoute:
             ask = await self._admit(name, scope["method"], header, request_id)
             body = await self._read(ask, receive)
             unread = None
-            if PREFER in header and (wanted := preference_of(scope["headers"])) is not None:
+            wanted = preference_of(scope["headers"]) if PREFER in header else None
+            if IDEMPOTENCY_KEY in header:
+                await self._repeats.answer(ask, body, wanted, send)
+                return
+            if wanted is not None:
                 await self._deferral.answer(ask, body, wanted, send)
                 return
             answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()

@@ -52,6 +52,12 @@ class GatewaySettings(RequestLogSettings, frozen=True, kw_only=True):
     request_log_keep_bytes: Annotated[
         int, Meta(gt=0, description="The oldest records are deleted while the request log's files exceed this, bytes")
     ] = 10 << 30
+    idempotency_keep_s: Annotated[
+        float, Meta(gt=0, description="How long the answer to an Idempotency-Key is given again (docs/jobs.md), s")
+    ] = 24 * 3600.0
+    idempotency_bytes: Annotated[
+        int, Meta(gt=0, description="What Redis keeps of one API key's answers to Idempotency-Keys, bytes")
+    ] = 64 << 20
     answer_max_bytes: Annotated[
         int, Meta(ge=0, description="Larger answers are not kept for fallback or cache (docs/fallback.md), bytes")
     ] = 256 << 10

@@ -16,6 +16,7 @@ from samovar_dispatch.membership import Membership
 from samovar_dispatch.mirror import Mirror
 from samovar_gateway.auth import KeyTable
 from samovar_gateway.jobs.expander import Expander
+from samovar_gateway.jobs.idempotency import Once
 from samovar_gateway.jobs.prospects import Prospects
 from samovar_gateway.jobs.watch import WatchHub
 from samovar_gateway.requests_log import Requests
@@ -53,6 +54,7 @@ class GatewayState:
     jobs: Jobs
     watches: WatchHub
     prospects: Prospects
+    once: Once
     expander: Expander
     webhooks_allowed: Allowed
     listening: bool = False

@@ -235,8 +235,9 @@ class Turn:
     async def keep(self, kept: Kept) -> Kept:
         """The answer is kept; return what the caller is to get: it, or what another owner kept before."""
         self._is_over = True
-        other = await self._once.settle(Owed(self._slot, self._print, self._claim, kept))
-        return kept if other is None else other
+        stored = msgspec.structs.replace(kept, headers=kept_headers(kept.headers))
+        other = await self._once.settle(Owed(self._slot, self._print, self._claim, stored))
+        return kept if other is None else replayed(other)
 
     async def release(self) -> None:
         """The key is free for the next request. Idempotent, and nothing after `keep`."""
@@ -252,12 +253,17 @@ async def done_once(once: Once, slot: Slot, print_: str, until_s: float, do: Cal
     """
     turn = await once.begin(slot, print_, until_s)
     if isinstance(turn, Kept):
-        return msgspec.structs.replace(turn, headers=[*turn.headers, REPLAYED])
+        return replayed(turn)
     try:
         kept = await do(turn)
         return await turn.keep(kept) if is_kept(kept.status) else kept
     finally:
         await turn.release()
+
+
+def replayed(kept: Kept) -> Kept:
+    """Return an answer marked as one that was given before."""
+    return msgspec.structs.replace(kept, headers=[*kept.headers, REPLAYED])
 
 
 def is_kept(status: int) -> bool:

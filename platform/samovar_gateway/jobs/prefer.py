@@ -23,7 +23,7 @@ from samovar.jobs import TERMINAL, JobOptions, JobState, JobView
 from samovar_dispatch.ask import LOW, Ask
 from samovar_gateway import problems
 from samovar_gateway.jobs.jobs import MAX_WAIT_S
-from samovar_gateway.jobs.submit import POLL_AFTER_S, accept, accepted_view, ms_of
+from samovar_gateway.jobs.submit import POLL_AFTER_S, NewId, accept, accepted_view, ms_of
 from samovar_gateway.jobs.views import problem_of, view_now
 from samovar_gateway.state import GatewayState
 from samovar_storage.jobs.layout import new_job_id
@@ -59,15 +59,15 @@ class Deferral:
     def __init__(self, state: GatewayState) -> None:
         self._state = state
 
-    async def answer(self, ask: Ask, body: bytes, wanted: Preference, send: Send) -> None:
-        """Submit the invocation as a job and answer with what became of it in time.
+    async def answer(self, ask: Ask, body: bytes, wanted: Preference, send: Send, new_id: NewId = new_job_id) -> None:
+        """Submit the invocation as a job and answer with what became of it in time. new_id: as of `submit`.
 
         Raises: what a submission raises; JobEnded when it was cancelled meanwhile.
         """
         state = self._state
         if ask.rate is not None:
             state.journey.rates.take(ask.key_id, ask.rate, ask.entry.record.name, None)
-        job = job_of(ask, body, time.time())
+        job = job_of(ask, body, time.time(), new_id)
         await accept(state, ask.entry, [job], JobOptions())
         record = await self._wait(job.id, wanted.wait_s) if wanted.wait_s else None
         if record is None or record.state not in TERMINAL:
@@ -105,14 +105,14 @@ class Deferral:
             await _respond(ask, 200, record.result_type.encode("latin-1"), content, headers, send)
 
 
-def job_of(ask: Ask, body: bytes, now_s: float) -> NewJob:
+def job_of(ask: Ask, body: bytes, now_s: float, new_id: NewId = new_job_id) -> NewJob:
     """Return the job that an invocation becomes; a deadline that its caller set is the job's. now_s: unix seconds."""
     manifest = ask.entry.main.manifest
     has_deadline = b"samovar-timeout-ms" in ask.header
     options = JobOptions(deadline_s=max(1e-3, ask.deadline_s - time.monotonic()) if has_deadline else None)
     spec = spec_of(options, manifest.jobs, manifest.name, ask.key_id, now_s, low_only=ask.priority >= LOW)
     spec = msgspec.structs.replace(spec, content_type=ask.content_type)
-    return NewJob(id=new_job_id(ms_of(spec)), spec=spec, input=body)
+    return NewJob(id=new_id(ms_of(spec)), spec=spec, input=body)
 
 
 def _where(job: NewJob) -> problems.Headers:

@@ -21,7 +21,9 @@ from samovar_gateway.admin.services import services_of
 from samovar_gateway.auth import Principal
 from samovar_gateway.jobs.access import callable_function
 from samovar_gateway.jobs.lines import count_lines
+from samovar_gateway.jobs.repeats import submit_once
 from samovar_gateway.jobs.submit import (
+    NewId,
     SubmitBody,
     Submitted,
     accepted,
@@ -79,9 +81,13 @@ async def submit_jobs(request: AnyRequest) -> Response[Any]:
     entry = await admit(state, principal, path_parameter(request, "name"))
     body = await read_body(request, SubmitBody)
     check_kind(body)
-    if body.upload:
-        return await _submit_upload(request, state, principal, entry, body)
-    return await submit(state, principal, entry, body)
+
+    async def do(new_id: NewId) -> Response[Any]:
+        if body.upload:
+            return await _submit_upload(request, state, principal, entry, body)
+        return await submit(state, principal, entry, body, new_id)
+
+    return await submit_once(request, state, principal, entry.record.name, do)
 
 
 async def _submit_upload(
