@@ -15,6 +15,7 @@ from litestar import Litestar, Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Stream
 from litestar.routes import HTTPRoute
+from litestar.types import ASGIApp
 
 from samovar.jobs import JobState
 from samovar.spec import Manifest, Scaling
@@ -62,6 +63,7 @@ QUERIES: Mapping[str, Mapping[str, Any]] = {
         "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT},
     },
     "get_job": {"wait_s": _NUMBER},
+    "job_events": {"last_event_id": _TEXT},
 }
 _ANY_ROUTE = {
     "400": "The request cannot be read",
@@ -89,6 +91,21 @@ _MORE: Mapping[str, Mapping[str, str]] = {
     "retry_job": _RATE,
     "get_result": {**_INVOKE, "409": "The job has not ended, or was cancelled"},
     "delete_job": _CHANGES,
+}
+_ANYTHING: Mapping[str, Any] = {
+    "application/json": {"schema": {}},
+    "application/x-ndjson": {},
+    "application/octet-stream": {},
+}
+_STOPPING = {"202": {"description": "It is being stopped"}}
+_ALSO: Mapping[str, Mapping[str, Any]] = {
+    "delete_job": _STOPPING,
+    "cancel_job": _STOPPING,
+    "get_result": {
+        "200": {"description": "The job's answer", "content": _ANYTHING},
+        "307": {"description": "It is large: see Location"},
+    },
+    "job_events": {"204": {"description": "The job has ended, and the client has seen it"}},
 }
 _PROBLEM = {
     "type": "object",
@@ -151,7 +168,7 @@ def _answer_type(handler: HTTPRouteHandler) -> Any:
 
 
 def _is_json(answer: Any) -> bool:
-    return answer not in (Stream, bytes, type(None))
+    return answer not in (Stream, bytes, type(None), ASGIApp)
 
 
 def _operation(path: str, handler: HTTPRouteHandler, body: Any, schema: Any, answer: Any) -> dict[str, Any]:
@@ -160,7 +177,11 @@ def _operation(path: str, handler: HTTPRouteHandler, body: Any, schema: Any, ans
         "operationId": name,
         "summary": (handler.fn.__doc__ or "").partition("\n")[0],
         "parameters": [*_path_parameters(path), *_query_parameters(name)],
-        "responses": {str(handler.status_code): _good(answer, schema), **_problems(_statuses(path, handler))},
+        "responses": {
+            str(handler.status_code): _good(answer, schema),
+            **_ALSO.get(name, {}),
+            **_problems(_statuses(path, handler)),
+        },
     }
     if name == "readyz":
         found["responses"]["503"] = _good(answer, schema)
@@ -180,16 +201,15 @@ def _statuses(path: str, handler: HTTPRouteHandler) -> dict[str, str]:
         statuses |= _WITH_INPUT
     if "GET" not in handler.http_methods or "{name}" in path:
         statuses |= _CHANGES
-    return statuses | _MORE.get(name, {})
+    return {**statuses, **_MORE.get(name, {})}
 
 
 def _invoke() -> dict[str, Any]:
-    anything: dict[str, Any] = {
-        "application/json": {"schema": {}},
-        "application/x-ndjson": {},
-        "application/octet-stream": {},
-    }
-    headers = [("Samovar-Timeout-Ms", _NUMBER), ("Samovar-Priority", {"enum": ["high", "normal", "low"]})]
+    headers = [
+        ("Samovar-Timeout-Ms", _NUMBER),
+        ("Samovar-Priority", {"enum": ["high", "normal", "low"]}),
+        ("Prefer", {"enum": ["respond-async"]}),
+    ]
     return {
         "operationId": "invoke",
         "summary": "Call a function; its own document is at /v1/functions/{name}/openapi.json.",
@@ -199,7 +219,8 @@ def _invoke() -> dict[str, Any]:
         ],
         "requestBody": {"required": True, "content": {"application/json": {"schema": {}}}},
         "responses": {
-            "200": {"description": "The function's answer", "content": anything},
+            "200": {"description": "The function's answer", "content": _ANYTHING},
+            "202": {"description": "A job, as was preferred", "content": {"application/json": {"schema": {}}}},
             **_problems(_ANY_ROUTE | _WITH_KEY | _INVOKE),
         },
     }
@@ -210,6 +231,8 @@ def _good(answer: Any, schema: Any) -> dict[str, Any]:
         return {"description": "Done"}
     if answer is Stream:
         return {"description": "A JSON object a line", "content": {"application/x-ndjson": {}}}
+    if answer == ASGIApp:
+        return {"description": "Server-sent events", "content": {"text/event-stream": {}}}
     if answer is bytes:
         return {"description": "Prometheus text format", "content": {"text/plain": {}}}
     return {"description": "Done", "content": {"application/json": {"schema": schema}}}

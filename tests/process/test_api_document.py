@@ -18,6 +18,7 @@ from samovar_gateway import metrics
 from samovar_gateway.admin.router import Admin
 from samovar_gateway.api_document import BODIES, BODILESS, OPEN, QUERIES, api_document, handlers_of
 from samovar_gateway.health import livez, readyz
+from samovar_gateway.jobs import router as jobs
 from samovar_storage.objects import ObjectStore
 from support.folders import short_folder
 from support.gateway import ADMIN_KEY, Gateway, running_gateway
@@ -59,7 +60,7 @@ def gateway(valkey: Any, seaweed: Any) -> Iterator[Gateway]:
 
 
 def test_every_route_says_what_it_reads() -> None:
-    routes = [livez, readyz, metrics.metrics_route, api_document, *Admin.handlers]
+    routes = [livez, readyz, metrics.metrics_route, api_document, *Admin.handlers, *jobs.HANDLERS]
     handlers = dict(
         (handler.handler_name, handler) for _, handler in handlers_of(Litestar(routes, openapi_config=None))
     )

@@ -46,7 +46,7 @@ def gateway(valkey: Any, seaweed: Any) -> Iterator[Gateway]:
 def hands(gateway: Gateway) -> Iterator[HandWorker]:
     """A worker moved by hand; nothing waits for it in queues when the test begins."""
     hands: HandWorker = gateway.hands  # type: ignore[attr-defined]
-    for name in gateway.redis.keys("rq:*") + gateway.redis.keys("sv:job*"):  # type: ignore[operator]
+    for name in [*gateway.redis.scan_iter("rq:*"), *gateway.redis.scan_iter("sv:jobs:*")]:
         gateway.redis.delete(name)
     yield hands
 

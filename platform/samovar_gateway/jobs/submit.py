@@ -48,7 +48,7 @@ class SubmitBody(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One of `input`, `inputs` (1 to 10,000) and `upload` (the id of one), and the options of every job made of it."""
 
     webhook: WebhookBody | str | None = None
-    input: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     inputs: list[msgspec.Raw] | None = None
     upload: str = ""
     reduce: ReduceBody | None = None

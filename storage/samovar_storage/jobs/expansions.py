@@ -85,7 +85,7 @@ async def forget_upload(redis: Redis, object_key: str) -> None:
 async def old_uploads(redis: Redis, now_s: float, most: int) -> list[str]:
     """Return the object keys of uploads whose time is over, the oldest `most`. Those being read are not among them."""
     with translating("the uploads"):
-        found = await redis.zrangebyscore(keys.JOBS_UPLOADS, "-inf", now_s, start=0, num=most)
+        found: list[Any] = await redis.zrangebyscore(keys.JOBS_UPLOADS, "-inf", now_s, start=0, num=most)
         busy = {expansion.object_key for expansion in await expansions(redis)} if found else set()
     return [name for name in (key.decode() for key in found) if name not in busy]
 
