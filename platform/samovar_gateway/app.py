@@ -67,7 +67,7 @@ def create_router(state: GatewayState, admin: Admin) -> Litestar:
     return Litestar(
         route_handlers=[livez, readyz, metrics.metrics_route, api_document, *admin.handlers, *jobs.HANDLERS],
         exception_handlers={SamovarError: on_error, HTTPException: on_http_error, Exception: on_bug},
-        state=State({"gateway": state, "admin": admin.services, "metrics": metrics.registry(state)}),
+        state=State({"gateway": state, "admin": admin.services, "metrics": metrics.Metrics(state)}),
         openapi_config=None,
         logging_config=None,
         request_max_body_size=state.settings.max_body_bytes,

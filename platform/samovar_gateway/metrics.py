@@ -17,6 +17,7 @@ from samovar_dispatch.answers.cabinet import Cabinet
 from samovar_dispatch.ask import PRIORITY_NAMES
 from samovar_dispatch.call import Version
 from samovar_dispatch.stats import LATENCY_BOUNDS_S
+from samovar_gateway.jobs.metrics import JobsCollector
 from samovar_gateway.requests_log import RequestsCollector
 from samovar_gateway.state import GatewayState
 
@@ -185,16 +186,25 @@ def _instances(known: Iterable[tuple[str, str]]) -> Metric:
     return family
 
 
-def registry(state: GatewayState) -> CollectorRegistry:
-    """Return the metrics of this process: the dispatcher's, and the process's own memory, CPU and files."""
-    metrics = CollectorRegistry()
-    ProcessCollector(registry=metrics)
-    metrics.register(DispatchCollector(state))
-    metrics.register(RequestsCollector(state.requests))
-    return metrics
+class Metrics:
+    """The metrics of this process: the dispatcher's, its own memory, CPU and files; and those of all jobs."""
+
+    def __init__(self, state: GatewayState) -> None:
+        self._state = state
+        self._jobs = JobsCollector()
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        for collector in (DispatchCollector(state), RequestsCollector(state.requests), self._jobs):
+            self._registry.register(collector)
+
+    async def text(self) -> bytes:
+        """Return them in Prometheus text format."""
+        await self._jobs.refresh(self._state)
+        return generate_latest(self._registry)
 
 
-@get("/metrics", sync_to_thread=False)
-def metrics_route(state: State) -> Response[bytes]:
+@get("/metrics")
+async def metrics_route(state: State) -> Response[bytes]:
     """All metrics in Prometheus text format."""
-    return Response(generate_latest(state.metrics), media_type=CONTENT_TYPE_LATEST)
+    metrics: Metrics = state.metrics
+    return Response(await metrics.text(), media_type=CONTENT_TYPE_LATEST)
