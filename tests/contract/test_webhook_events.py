@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import redis.asyncio as redis_async
 
 from samovar.errors import Conflict, NotFound
-from samovar.jobs import Webhook
-from samovar_storage.jobs.hooks import TELL_WEBHOOK, hook_field
-from samovar_storage.jobs.layout import job_key
-from samovar_storage.jobs.records import JobSpec
+from samovar_storage.jobs.hooks import TELL_WEBHOOK
 from samovar_storage.jobs.webhook_scripts import LANE_CAP
 from samovar_storage.jobs.webhooks import Failure, Webhooks
+from support.hooks import AT_MS, HOST, KEY, end
 from support.waiting import wait_until_async
 
-KEY = "0123456789ab"
-HOST, OTHER = "http://one.test/hook", "http://two.test/hook"
-AT_MS = int(time.time() * 1000)
+OTHER = "http://two.test/hook"
 FAILED = Failure(error="no", retry_s=0.0)
-
-
-def spec(url: str, *events: str, key_id: str = KEY) -> JobSpec:
-    """Return a job with a webhook."""
-    webhook = Webhook(url=url, events=list(events) or ["finished", "failed"])
-    return JobSpec(function="echo", key_id=key_id, created_at_s=1.0, webhook=webhook)
-
-
-async def end(
-    redis: redis_async.Redis, job_id: str, url: str = HOST, state: str = "finished", key_id: str = KEY
-) -> None:
-    """Do what the script that ends a job does."""
-    hook = hook_field(spec(url, key_id=key_id))
-    await redis.hset(job_key(job_id), mapping={"sv_hook": hook, "status": state})
-    script = TELL_WEBHOOK + "tell_webhook(redis.call('HGET', KEYS[1], 'sv_hook'), ARGV[1], ARGV[2], ARGV[3])"
-    await redis.eval(script, 1, job_key(job_id), job_id, state, AT_MS)
 
 
 async def look_again(redis: redis_async.Redis) -> None:
