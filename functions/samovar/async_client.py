@@ -152,9 +152,11 @@ class AsyncClient:
         async with self._opened(method, path, body, timeout_s, headers) as response:
             yield response, async_lines_of(response)
 
-    async def events(self, path: str, last_event_id: str = "") -> AsyncIterator[JobEvent]:
+    async def events(self, path: str, last_event_id: str = "", silence_s: float = SILENCE_S) -> AsyncIterator[JobEvent]:
         """Yield the server-sent events of `path` after this one; as `Client.events`."""
-        async with self._opened("GET", path, None, SILENCE_S, event_headers(last_event_id)) as response:
+        async with self._opened("GET", path, None, silence_s, event_headers(last_event_id)) as response:
+            if response.status_code == httpx.codes.NO_CONTENT:
+                return
             async for event in httpx_sse.EventSource(response).aiter_sse():
                 if event.data:
                     yield job_requests.event_of(event.id, event.event, event.data)

@@ -183,9 +183,11 @@ class Client:
         with self._opened(method, path, body, timeout_s, headers) as response:
             yield response, lines_of(response)
 
-    def events(self, path: str, last_event_id: str = "") -> Iterator[JobEvent]:
+    def events(self, path: str, last_event_id: str = "", silence_s: float = SILENCE_S) -> Iterator[JobEvent]:
         """Yield the server-sent events of `path` after this one, until the stream ends. Raises: as `lines` does."""
-        with self._opened("GET", path, None, SILENCE_S, event_headers(last_event_id)) as response:
+        with self._opened("GET", path, None, silence_s, event_headers(last_event_id)) as response:
+            if response.status_code == httpx.codes.NO_CONTENT:
+                return
             for event in httpx_sse.EventSource(response).iter_sse():
                 if event.data:
                     yield job_requests.event_of(event.id, event.event, event.data)

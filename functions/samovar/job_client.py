@@ -23,6 +23,7 @@ from samovar import job_requests as requests
 from samovar.errors import SamovarError
 from samovar.jobs import CronJob, GroupView, JobEvent, JobView
 from samovar.patience import PATIENCE_S
+from samovar.transport import SILENCE_S
 
 if TYPE_CHECKING:
     import httpx
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
 
 GRACE_S = 5.0
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.1, 2.0
-PAGE = 500
+PAGE = 200
 RESULT_TIMEOUT_S = 300.0
+# the gateway reads an upload through before it answers
+SUBMIT_TIMEOUT_S = 300.0
 
 
 class Job:
@@ -63,6 +66,8 @@ class Job:
             view = self._look(min(left_s, requests.LONGEST_POLL_S), patience_s)
             if timeout_s is not None and left_s == 0 and not requests.is_done(view):
                 raise requests.not_done(view, timeout_s)
+            if not requests.is_done(view):
+                time.sleep(min(FIRST_LOOK_S, left_s))  # a gateway that leaves answers at once
         return self.view
 
     def result(self, timeout_s: float | None = None) -> Any:
@@ -85,26 +90,33 @@ class Job:
 
     def retry(self) -> Job:
         """Submit the same input again and return the new job. Raises: Conflict unless it has ended."""
-        path = requests.job_path(self.id, "/retry")
-        return job_of(self._client, self._client.persist("POST", path, b"", headers=idempotency()))
+        response = self._client.request("POST", requests.job_path(self.id, "/retry"), b"")
+        return job_of(self._client, response)
 
-    def events(self, last_event_id: str = "") -> Iterator[JobEvent]:
-        """Yield what happened to the job and what happens, until it ends.
+    def events(self, last_event_id: str = "", *, silence_s: float | None = None) -> Iterator[JobEvent]:
+        """Yield what happened to the job and what happens, until it ends; goes on when the connection breaks.
 
-        Goes on where it was when the connection breaks. Args: last_event_id: only what came after it.
+        Args:
+            last_event_id: only what came after it.
+            silence_s: end as well when nothing happens for so long, > 0; None = only with the job.
         """
-        failures = 0
+        path, failures = requests.job_path(self.id, "/events"), 0
         while True:
             try:
-                for event in self._client.events(requests.job_path(self.id, "/events"), last_event_id):
+                for event in self._client.events(path, last_event_id, silence_s or SILENCE_S):
                     last_event_id, failures = event.id, 0
                     yield event
                     if event.kind in requests.ENDS:
                         return
+                if requests.is_done(self.status()):
+                    return  # the end was seen before
             except SamovarError as error:
+                if silence_s is not None and requests.is_silence(error):
+                    return
                 if not self._client.pause(error, failures):
                     raise
             failures += 1
+            time.sleep(FIRST_LOOK_S)
 
     def logs(self) -> Iterator[dict[str, Any]]:
         """Yield the lines that the function wrote with `ctx.log`, until the job ends."""
@@ -216,8 +228,8 @@ class Crons:
 
     def run(self, name: str) -> Job:
         """Submit its job now, beside the schedule."""
-        path = requests.cron_path(name, "/run")
-        return job_of(self.client, self.client.persist("POST", path, b"", headers=idempotency()))
+        response = self.client.request("POST", requests.cron_path(name, "/run"), b"")
+        return job_of(self.client, response)
 
     def enable(self, name: str, enabled: bool = True) -> CronJob:
         """Let it run, or pause it (False), and return it."""
@@ -243,17 +255,27 @@ def submit_lines(
     idempotency_key: str | None = None,
 ) -> JobGroup:
     """Submit a job for each of `lines` (JSON), by an upload if they are too many or too long for one request."""
-    path, headers = requests.jobs_path(function), idempotency(idempotency_key)
     if requests.needs_upload(lines):
-        body = requests.upload_body(_upload(client, function, b"\n".join(lines) + b"\n"), terms, reduce)
+        upload = upload_lines(client, function, lines)
+        body = requests.upload_body(upload, terms, reduce)
     else:
         body = requests.many_body(lines, terms, reduce)
-    return group_of(client, client.persist("POST", path, body, timeout_s=60.0, headers=headers))
+    return submit_body(client, function, body, idempotency_key)
 
 
-def _upload(client: Client, function: str, content: bytes) -> str:
-    body = msgspec.json.encode({"size_bytes": len(content)})
-    plan = msgspec.json.decode(client.persist("POST", f"{requests.jobs_path(function)}/uploads", body).content)
+def submit_body(client: Client, function: str, body: bytes, idempotency_key: str | None) -> JobGroup:
+    """Submit what a body with many inputs, or an upload, describes."""
+    path, headers = requests.jobs_path(function), idempotency(idempotency_key)
+    response = client.persist("POST", path, body, timeout_s=SUBMIT_TIMEOUT_S, headers=headers)
+    return group_of(client, response)
+
+
+def upload_lines(client: Client, function: str, lines: Sequence[bytes]) -> str:
+    """Put `lines` into object storage and return the name of the upload; no job is made of it yet."""
+    content = b"\n".join(lines) + b"\n"
+    path, size = f"{requests.jobs_path(function)}/uploads", msgspec.json.encode({"size_bytes": len(content)})
+    response = client.persist("POST", path, size)
+    plan = msgspec.json.decode(response.content)
     client.send_object(plan["url"], content)
     return str(plan["upload"])
 

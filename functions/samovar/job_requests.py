@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from samovar.errors import JobEnded, JobNotDone, SamovarError
+from samovar.errors import DeadlineExceeded, JobEnded, JobNotDone, SamovarError
 from samovar.jobs import (
     MAX_JOBS_PER_REQUEST,
     TERMINAL,
@@ -81,8 +81,8 @@ def options(terms: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def submit_body(value: Any, terms: Mapping[str, Any]) -> bytes:
-    """Return the body that submits one job."""
-    return msgspec.json.encode({"input": value, **options(terms)})
+    """Return the body that submits one job. value: None = no input, as for a function without parameters."""
+    return msgspec.json.encode({"input": {} if value is None else value, **options(terms)})
 
 
 def many_body(lines: Sequence[bytes], terms: Mapping[str, Any], reduce: Mapping[str, Any] | None) -> bytes:
@@ -199,6 +199,11 @@ WAIT_WORDS: dict[str, str] = {
     "dependencies": "it waits for other jobs",
     "busy": "every slot is taken",
 }
+
+
+def is_silence(error: SamovarError) -> bool:
+    """Return whether the other side only said nothing for a while."""
+    return isinstance(error, DeadlineExceeded) and error.extra.get("phase") == "connect"
 
 
 def event_of(event_id: str, kind: str, data: str) -> JobEvent:

@@ -172,7 +172,8 @@ class CronJob(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     input: JSON. missed: what is done about runs that nobody was there for: "skip", "last" (one now), "all" (each, 100
     at most). overlap: what is done while the last run has not ended: "skip", "queue", "cancel" (the one that runs).
-    next_at_s, last_at_s: unix seconds; last_job: id. key_id: whose job it is.
+    next_at_s, last_at_s: unix seconds; last_job: id. key_id: whose job it is. upcoming_s: the next runs, where it is
+    shown by itself, the soonest first.
     """
 
     name: str
@@ -189,3 +190,4 @@ class CronJob(Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_at_s: float = 0.0
     last_at_s: float = 0.0
     last_job: str = ""
+    upcoming_s: list[float] = msgspec.field(default_factory=list)

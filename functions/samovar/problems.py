@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from types import MappingProxyType
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 
 from samovar.errors import SamovarError, rebuild

@@ -16,6 +16,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "ps": ("samovar.cli.show:ps", "List instances"),
     "invoke": ("samovar.cli.invoke:invoke", "Call a function"),
     "logs": ("samovar.cli.logs:logs", "Show what a function printed, or its calls"),
+    "jobs": ("samovar.cli.jobs:jobs", "Queue work, and look after it"),
+    "cron": ("samovar.cli.cron:cron", "Queue work by the clock"),
     "warm": ("samovar.cli.manage:warm", "Keep instances ready for a while"),
     "scale": ("samovar.cli.manage:scale", "Set how many instances a function may have"),
     "canary": ("samovar.cli.rollout:canary", "Give a version some percent of the calls"),
