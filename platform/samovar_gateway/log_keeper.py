@@ -22,11 +22,10 @@ import msgspec
 from samovar.errors import StoreUnavailable, rebuild
 from samovar_gateway.settings import GatewaySettings
 from samovar_storage.requestlog.questions import Question, Reply, Report, Setup, Wanted
-from samovar_storage.requestlog.spool import READY, SEGMENT_AGE_S
+from samovar_storage.requestlog.spool import READY, SEGMENT_AGE_S, SPOOL_FOLDER
 
 log = logging.getLogger(__name__)
 
-SPOOL_FOLDER = "request-log"
 ANSWER_TIMEOUT_S = 60.0
 LOOK_EVERY_S = 1.0
 # one keeper serves all gateways of a node, since they share the spool: another is started only for what stays there

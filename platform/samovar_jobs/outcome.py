@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from samovar.errors import BadOutput, Cancelled, SamovarError
 from samovar.wire import Result
@@ -15,7 +16,6 @@ from samovar_dispatch.stream import ChunkStream
 from samovar_jobs.verdict import Ended
 
 NDJSON = "application/x-ndjson"
-STOP_POLL_S = 0.02
 
 
 async def ended_of(call: Call, outcome: Outcome, max_bytes: int, hear: Callable[[bytes], object]) -> Ended:
@@ -29,7 +29,8 @@ async def ended_of(call: Call, outcome: Outcome, max_bytes: int, hear: Callable[
         if isinstance(outcome, ChunkStream):
             body, kind = await gather(outcome, max_bytes, hear), NDJSON
         elif isinstance(outcome, Result):
-            body, kind = within(outcome.body, max_bytes), outcome.content_type
+            check_size(len(outcome.body), max_bytes)
+            body, kind = outcome.body, outcome.content_type
         else:
             raise outcome
     except SamovarError as error:
@@ -47,15 +48,14 @@ async def gather(stream: ChunkStream, max_bytes: int, hear: Callable[[bytes], ob
         hear(item)
         lines += item
         lines += b"\n"
-        within(lines, max_bytes)
+        check_size(len(lines), max_bytes)
     return bytes(lines)
 
 
-def within(body: bytes, max_bytes: int) -> bytes:
-    """Return `body`. Raises BadOutput if it has more than `max_bytes`."""
-    if len(body) > max_bytes:
+def check_size(num_bytes: int, max_bytes: int) -> None:
+    """Raise BadOutput if a result is larger than `max_bytes`."""
+    if num_bytes > max_bytes:
         raise BadOutput(f"the result has more than the {max_bytes} bytes that a job's may have (job_result_bytes)")
-    return body
 
 
 def was_run(call: Call) -> bool:
@@ -63,14 +63,27 @@ def was_run(call: Call) -> bool:
     return call.seat is not None or call.stream is not None
 
 
-async def has_stopped(call: Call) -> bool:
-    """Return once the instance really ended the call; False if it had to end itself for that."""
-    seat = call.seat
-    if seat is None:
-        return True
-    connection = seat.owner
-    while connection.in_flight.get(call.id) is call:
-        if connection.closed.done():
-            return False
-        await asyncio.sleep(STOP_POLL_S)
-    return not connection.closed.done()
+async def stopped(call: Call) -> bool:
+    """Return once no instance holds the call any more; False if one had to end for that, or was lost."""
+    freed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def then(with_instance: bool) -> None:
+        if not freed.done():
+            freed.set_result(not with_instance)
+
+    call.when_freed(then)
+    return await freed
+
+
+def stop_note(*, ran: bool, was_ended: bool) -> dict[str, Any]:
+    """Return the problem document of a job that was cancelled: whether it ran, and how it stopped.
+
+    was_ended: its instance had to end for it.
+    """
+    if not ran:
+        detail = "the job was cancelled before it ran"
+    elif was_ended:
+        detail = "the job was cancelled while it ran; it did not stop by itself, so its instance was replaced"
+    else:
+        detail = "the job was cancelled while it ran, and stopped by itself"
+    return {"code": "cancelled", "status": 499, "title": "Cancelled", "detail": detail, "instance_ended": was_ended}

@@ -42,6 +42,7 @@
 | sv:jobs:workers           | hash   | none              | workers           | worker id → its count of beats
 | sv:jobs:worker:{worker}   | string | 5 s, renewed      | that worker       | WorkerStatus (JSON): what it runs, and leaves alone
 | sv:jobs:takes:{worker}    | hash   | until it is gone  | workers           | queue → number of the worker's last take from it
+| sv:jobs:busy:{name}       | set    | none              | workers           | queues of a function from which jobs may run now; counted to keep to its caps
 | sv:jobs:seq               | hash   | none              | gateway, workers  | queue → number of the last job that entered it
 | sv:jobs:unique:{name}     | string | until it ended    | gateway, workers  | id of the unfinished job that has it; name = function:key id:text
 | sv:jobs:group:{id}        | hash   | as its jobs       | gateway, workers  | a group: owner, number of jobs, counts by state, its reducing job

@@ -164,7 +164,8 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     """What one worker says of itself about once a second.
 
     running: function → jobs it holds. max_running: that it may hold. holds: what it does not take now, by function or
-    `function:key id`. taken_per_s: queue → jobs a second it took from it lately.
+    `function:key id`. taken_per_s: queue → jobs a second it took from it lately. counts: what became of the jobs it
+    took since it started (taken, finished, failed, canceled, repeated, given_back, late).
     """
 
     worker: str
@@ -173,3 +174,4 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     running: dict[str, int] = msgspec.field(default_factory=dict)
     holds: dict[str, Hold] = msgspec.field(default_factory=dict)
     taken_per_s: dict[str, float] = msgspec.field(default_factory=dict)
+    counts: dict[str, int] = msgspec.field(default_factory=dict)

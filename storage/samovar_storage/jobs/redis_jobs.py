@@ -61,14 +61,27 @@ class RedisJobs:
         await self._barrier.passed(durability)
         return [job.id for job in jobs]
 
-    async def take(self, queue: QueueName, worker: str, most: int) -> list[Taken]:
+    async def take(
+        self,
+        queue: QueueName,
+        worker: str,
+        most: int,
+        max_running: int | None = None,
+        max_running_per_key: int | None = None,
+    ) -> list[Taken]:
         """Give up to `most` waiting jobs of a queue, oldest first, to a worker, durably. A job whose deadline passed
-        is failed on the way. A job that was cancelled is not among them. A worker that was reaped is given none."""
+        is failed on the way. A job that was cancelled is not among them. A worker that was reaped is given none.
+
+        max_running, max_running_per_key: no more are given than leave so many jobs started at a time, by all workers,
+        of its function, and of its function and key, both lanes together; None = any number. After an error the same
+        must be asked again: some may have been given, unheard.
+        """
         number = self._unanswered.setdefault((worker, queue), next(self._takes))
-        reply = await self._run(scripts.TAKE, [str(queue), worker, most, number])
+        caps = max_running or 0, max_running_per_key or 0
+        reply = await self._run(scripts.TAKE, [str(queue), worker, most, number, *caps])
         await self._barrier.passed()
-        self._unanswered.pop((worker, queue), None)
         taken = [await self._taken(queue, *job) for job in reply if (job[0].decode(), job[2]) not in self._held]
+        self._unanswered.pop((worker, queue), None)
         self._held.update((job.id, job.token) for job in taken)
         return taken
 

@@ -1,8 +1,12 @@
--- ARGV: queue, worker, most, number of this take. sv:jobs:takes:{worker} hash: queue → number of the last take.
+-- ARGV: queue, worker, most, number of this take, and how many jobs may run of the function, and of function and key,
+-- 0 = any number. sv:jobs:takes:{worker} hash: queue → number of the last take. sv:jobs:busy:{function} set of queues.
 -- Returns one {id, fields as they were, token, attempt} for each job the worker holds now. A take that comes twice
 -- (its answer was lost) returns all that the worker holds of the queue: the caller knows which of them are news to it.
 local queue, worker, most, number = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local max_of_function, max_of_key = tonumber(ARGV[5]), tonumber(ARGV[6])
 local list, running, takes = 'rq:queue:' .. queue, in_registry('started', queue), 'sv:jobs:takes:' .. worker
+local owner = owner_of(queue)
+local busy = 'sv:jobs:busy:' .. string.match(owner, '^([^:]+)')
 if call('HEXISTS', 'sv:jobs:workers', worker) == 0 then return {} end
 
 local function fields_of(id)
@@ -35,20 +39,46 @@ local function start(job)
   return token, attempt
 end
 
-local taken = {}
-local ids = call('LPOP', list, most) or {}
-for _, id in ipairs(ids) do
-  local job, flat = fields_of(id)
-  if job and job.status == 'queued' then
-    if job.sv_deadline and tonumber(job.sv_deadline) <= now then
-      fail(job, problem('deadline_exceeded', 504, 'Gateway Timeout', 'its deadline passed while it waited',
-        {phase = 'queue'}))
-    else
-      local token, attempt = start(job)
-      taken[#taken + 1] = {id, flat, token, attempt}
+-- Counted from the registries each time; queues in which nothing runs any more are forgotten on the way.
+local function num_of_function()
+  local number = 0
+  for _, other in ipairs(call('SMEMBERS', busy)) do
+    local running_there = call('ZCARD', in_registry('started', other))
+    if running_there == 0 then call('SREM', busy, other) end
+    number = number + running_there
+  end
+  return number
+end
+
+local function num_of_key()
+  local normal = 'sv:' .. owner
+  return call('ZCARD', in_registry('started', normal)) + call('ZCARD', in_registry('started', normal .. ':low'))
+end
+
+if max_of_function > 0 then most = math.min(most, max_of_function - num_of_function()) end
+if max_of_key > 0 then most = math.min(most, max_of_key - num_of_key()) end
+if most <= 0 then return {} end
+
+local MAX_EXPIRED = 1000 -- that one take fails on its way
+local taken, num_expired = {}, 0
+while #taken < most and num_expired < MAX_EXPIRED do
+  local ids = call('LPOP', list, most - #taken)
+  if not ids then break end
+  for _, id in ipairs(ids) do
+    local job, flat = fields_of(id)
+    if job and job.status == 'queued' then
+      if job.sv_deadline and tonumber(job.sv_deadline) <= now then
+        num_expired = num_expired + 1
+        fail(job, problem('deadline_exceeded', 504, 'Gateway Timeout', 'its deadline passed while it waited',
+          {phase = 'queue'}))
+      else
+        local token, attempt = start(job)
+        taken[#taken + 1] = {id, flat, token, attempt}
+      end
     end
   end
 end
-if #ids < most or call('EXISTS', list) == 0 then call('SREM', 'sv:jobs:waiting', queue) end
+if #taken > 0 then call('SADD', busy, queue) end
+if call('EXISTS', list) == 0 then call('SREM', 'sv:jobs:waiting', queue) end
 conclude()
 return taken

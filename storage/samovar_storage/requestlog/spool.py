@@ -24,6 +24,7 @@ from samovar_storage.requestlog.rows import prefixed
 SEGMENT_BYTES = 8 << 20
 SEGMENT_AGE_S = 15.0
 RECOUNT_S = 1.0
+SPOOL_FOLDER = "request-log"  # of a node's data folder, shared by all who write
 NEW, OPEN, READY = ".new", ".open", ".ready"
 
 
