@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 async def test_a_killed_workers_event_comes_again(
     aredis: redis_async.Redis, object_store: ObjectStore, settings_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    command = [sys.executable, str(WORKER), str(settings_file())]
+    command = [sys.executable, "-P", str(WORKER), str(settings_file())]
     with receiving() as receiver:
         await end(aredis, "a", f"{receiver.url}/hang")
         with running(command, tmp_path / "first.log", environment()) as first:
