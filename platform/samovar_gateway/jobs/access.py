@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from samovar.errors import JobNotFound
 from samovar_dispatch.ask import LOW
 from samovar_dispatch.functions import FunctionEntry, near_names, unknown_function
+from samovar_gateway.admin.audit_trail import note_deed
 from samovar_gateway.admin.requests import AnyRequest, authenticate, gateway, path_parameter
+from samovar_gateway.admin.services import services_of
 from samovar_gateway.auth import Principal
 from samovar_gateway.state import GatewayState
 from samovar_storage.jobs.records import JobRecord
@@ -84,3 +86,10 @@ async def callable_function(state: GatewayState, principal: Principal, name: str
         near = await asyncio.to_thread(near_names, name, [*filter(principal.sees, entries)])
         raise unknown_function(name, near)
     return entries[name]
+
+
+def note_others(request: AnyRequest, principal: Principal, function: str, key_id: str, status: int) -> None:
+    """Note in the audit log what a key did to something that the key `key_id` submitted, if that is another one."""
+    if principal.key_id != key_id:
+        change = {"function": function, "owner": key_id}
+        note_deed(services_of(request).audit, request, principal.key_id, status, change)

@@ -9,7 +9,8 @@ from litestar import Controller, get, post
 from samovar.errors import JobEnded, JobNotFound
 from samovar.jobs import TERMINAL, GroupView, JobState
 from samovar_gateway.admin.requests import AnyRequest, gateway, path_parameter
-from samovar_gateway.jobs.access import caller, may_see
+from samovar_gateway.auth import Principal
+from samovar_gateway.jobs.access import caller, may_see, note_others
 from samovar_gateway.state import GatewayState
 from samovar_storage.jobs import expansions
 from samovar_storage.jobs.records import GroupRecord
@@ -27,20 +28,21 @@ class GroupRoutes(Controller):
     @get("/{group_id:str}")
     async def get_group(self, request: AnyRequest) -> GroupView:
         """Return what became of the jobs of a group so far: how many are in each state."""
-        return await visible_group(request)
+        return _view((await visible_group(request))[1])
 
     @post("/{group_id:str}/cancel", status_code=200)
     async def cancel_group(self, request: AnyRequest) -> GroupView:
         """Cancel what of a group has not ended; lines of an upload that are no jobs yet never become any."""
-        group, state = await visible_group(request), gateway(request)
+        (principal, group), state = await visible_group(request), gateway(request)
         if group.counts.get(UNREAD):
             await expansions.end(state.redis, group.id)
         await _cancel_jobs(state, group)
-        return await visible_group(request)
+        note_others(request, principal, group.function, group.key_id, 200)
+        return _view((await visible_group(request))[1])
 
 
-async def visible_group(request: AnyRequest) -> GroupView:
-    """Return the group that the path's `group_id` names.
+async def visible_group(request: AnyRequest) -> tuple[Principal, GroupRecord]:
+    """Return who asks, and the group that the path's `group_id` names.
 
     Raises: Unauthenticated; JobNotFound, also for a group that the key may not see.
     """
@@ -48,6 +50,10 @@ async def visible_group(request: AnyRequest) -> GroupView:
     found = await _group(state, group_id) if is_job_id(group_id) else None
     if found is None or not may_see(principal, found.function, found.key_id):
         raise JobNotFound(f"there is no group {group_id[:100]!r}; groups are forgotten with their jobs")
+    return principal, found
+
+
+def _view(found: GroupRecord) -> GroupView:
     return GroupView(
         id=found.id,
         function=found.function,
@@ -80,7 +86,7 @@ async def _group(state: GatewayState, group_id: str) -> GroupRecord | None:
     )
 
 
-async def _cancel_jobs(state: GatewayState, group: GroupView) -> None:
+async def _cancel_jobs(state: GatewayState, group: GroupRecord) -> None:
     """Every job of the group that has not ended is cancelled, the reducing one first: it is not to start meanwhile."""
     if group.reduce:
         await _cancel(state, group.reduce)

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 from litestar import Controller, Response, delete, get, post
 
-from samovar.errors import Conflict, InvalidInput, JobEnded, NotFound
+from samovar.errors import Conflict, InvalidInput, JobEnded, NotFound, SamovarError
 from samovar.jobs import TERMINAL, JobState, JobView
 from samovar.values import Struct
 from samovar_gateway.admin.requests import AnyRequest, gateway, read_body
-from samovar_gateway.jobs.access import caller, manages, reach, visible_job
-from samovar_gateway.jobs.submit import POLL_AFTER_S, accepted
+from samovar_gateway.jobs.access import caller, manages, note_others, reach, visible_job
+from samovar_gateway.jobs.submit import POLL_AFTER_S, accepted, admit
 from samovar_gateway.jobs.views import problem_of, view_now
 from samovar_gateway.state import GatewayState
 from samovar_storage.jobs.records import JobRecord
@@ -96,12 +96,15 @@ class JobRoutes(Controller):
     @post("/{job_id:str}/retry", status_code=202)
     async def retry_job(self, request: AnyRequest) -> Response[JobView]:
         """Submit the same again, with the same input, as a new job."""
-        _, record = await visible_job(request)
+        principal, record = await visible_job(request)
+        state, spec = gateway(request), record.spec
         if record.state not in TERMINAL:
             raise Conflict("the job has not ended", state=str(record.state))
-        jobs = gateway(request).jobs
-        again = await jobs.retry(record.id)
-        response: Response[JobView] = accepted(f"/v1/jobs/{again}", view_of(await jobs.get(again)))
+        if principal.key_id == spec.key_id:
+            await admit(state, principal, spec.function)
+        again = await state.jobs.retry(record.id)
+        note_others(request, principal, spec.function, spec.key_id, 202)
+        response: Response[JobView] = accepted(f"/v1/jobs/{again}", await _view_of_retry(state, record, again))
         return response
 
     @post("/purge", status_code=200)
@@ -121,13 +124,20 @@ class JobRoutes(Controller):
 
 async def cancel(request: AnyRequest) -> Response[JobView]:
     """The job is cancelled, or is being stopped. Raises: JobNotFound; JobEnded."""
-    _, record = await visible_job(request)
-    jobs = gateway(request).jobs
-    state = await jobs.cancel(record.id)
-    is_stopping = state is JobState.STARTED
-    headers = {"retry-after": POLL_AFTER_S} if is_stopping else {}
-    view = msgspec.structs.replace(view_of(record), state=state)
-    return Response(view, status_code=202 if is_stopping else 200, headers=headers)
+    principal, record = await visible_job(request)
+    state = await gateway(request).jobs.cancel(record.id)
+    status = 202 if state is JobState.STARTED else 200
+    note_others(request, principal, record.spec.function, record.spec.key_id, status)
+    headers = {"retry-after": POLL_AFTER_S} if status == 202 else {}
+    return Response(msgspec.structs.replace(view_of(record), state=state), status_code=status, headers=headers)
+
+
+async def _view_of_retry(state: GatewayState, record: JobRecord, again: str) -> JobView:
+    """Return a job that repeats another; it is accepted, even if Redis is away now."""
+    try:
+        return view_of(await state.jobs.get(again))
+    except SamovarError:
+        return view_of(JobRecord(id=again, spec=record.spec, state=JobState.QUEUED, queue=record.queue))
 
 
 async def result_of(state: GatewayState, record: JobRecord, request_id: str) -> Response[Any]:
