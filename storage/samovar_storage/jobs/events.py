@@ -209,8 +209,8 @@ def _start(token: int, at_s: float, data: dict[str, Any]) -> JobEvent:
 
 def _end(record: JobRecord) -> JobEvent:
     data: dict[str, Any] = {"attempt": record.attempt}
-    if record.error is not None:
-        data["error"] = record.error
     if record.state is JobState.FINISHED:
         data |= {"result_bytes": record.result_bytes, "result_type": record.result_type}
+    elif record.error is not None:
+        data["error"] = record.error
     return JobEvent(id=str(end_id(record)), kind=str(record.state), at_s=record.ended_at_s, data=data)
