@@ -3,7 +3,8 @@
     Result, Failure, End   the call ended: its slot is free, its outcome goes out
     Chunk, Started         it goes on
     Progress, LogLine      the handler of a queued job says something
-    Busy                   it never started: back to the head, this instance left alone for a moment
+    Busy                   it never started: back to the head, this instance left alone for a moment (`narrowing.py`
+                           says what of a job)
     Goodbye                nothing more for this instance
     lost                   each call it held is dropped, sent elsewhere, retried alone or failed (`retry.py`)
 
@@ -23,6 +24,7 @@ from samovar.errors import Draining, InstanceLost, rebuild
 from samovar_dispatch.ask import RETRIED
 from samovar_dispatch.call import Call, Version
 from samovar_dispatch.connection import InstanceConnection
+from samovar_dispatch.narrowing import Narrowing, is_tired, no_slot
 from samovar_dispatch.recall import CANCELLED
 from samovar_dispatch.requestlog.copies import copy_for
 from samovar_dispatch.retries.retry import Verdict, after_loss, may_have_started
@@ -48,6 +50,7 @@ class Reception:
     def __init__(self, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop) -> None:
         self._dispatcher = dispatcher
         self._loop = loop
+        self._narrowing = Narrowing(dispatcher, loop)
         self._bereaved: dict[str, list[Call]] = {}
 
     def on_result(self, connection: InstanceConnection, message: wire.Result) -> None:
@@ -124,18 +127,28 @@ class Reception:
         if call is None:
             self._dispatcher.late_replies += not connection.check_ended(message.id, "busy", was_busy=True)
             return
-        version = call.version
+        version, now_s = call.version, time.monotonic()
+        if call.ask.job is not None and connection.in_flight and not message.draining:
+            self._narrowing.narrow(connection, version)
+        else:
+            self._leave_alone(connection, version, for_good=message.draining)
+        if call.done or message.draining or not is_tired(call, now_s):
+            self._return(call)
+        else:
+            call.seat = None
+            self._dispatcher.fail(call, no_slot(call))
+        self._dispatcher.release(connection, version)
+
+    def _leave_alone(self, connection: InstanceConnection, version: Version, *, for_good: bool) -> None:
         version.seats.close(connection.seat)
         if version.isolated is connection.seat:
             version.isolated = None
-        if message.draining:
+        if for_good:
             connection.opened = False
         else:
             delay_s = min(BUSY_BACKOFF_S * 2**connection.num_busy, MAX_BUSY_BACKOFF_S)
             connection.num_busy = min(connection.num_busy + 1, 10)
             self._loop.call_later(delay_s, self._dispatcher.reopen, connection, version)
-        self._return(call)
-        self._dispatcher.release(connection, version)
 
     def on_goodbye(self, connection: InstanceConnection, message: wire.Goodbye) -> None:
         """The instance takes no more; what it holds still ends there."""
