@@ -33,7 +33,8 @@ RETRY_S = 0.5
 class DemandWriter:
     """Writes one gateway's demand. `notice` is the dispatcher's `on_demand`.
 
-    of_jobs: of a job worker's: all that it holds counts as running, since what waits is told by the queues of jobs.
+    of_jobs: of a job worker's: all that it holds counts as running, since what waits is told by the queues of jobs,
+    and nobody is woken: a worker sends nothing to a version without instances.
     """
 
     def __init__(self, gateway_id: str, *, of_jobs: bool = False) -> None:
@@ -82,8 +83,9 @@ class DemandWriter:
             self._active[version] = submitted
             version.written_demand = queued + running
             if self._of_jobs:
-                queued, running = 0, queued + running
-            demand[version.ref] = Demand(queued=queued, running=running)
+                demand[version.ref] = Demand(queued=0, running=queued + running, jobs=queued + running)
+            else:
+                demand[version.ref] = Demand(queued=queued, running=running)
         return demand
 
     async def _wait(self) -> None:
@@ -98,7 +100,7 @@ class DemandWriter:
 
     async def _write(self, redis: Redis, woken: Iterable[Version], now_s: float) -> None:
         demand = self.snapshot()
-        refs = [version.ref for version in woken]
+        refs = [] if self._of_jobs else [version.ref for version in woken]
         if demand == self._written and not refs and now_s - self._written_s < REFRESH_S:
             return
         await live.write_demand(redis, self._gateway_id, demand, time.time(), refs)

@@ -102,6 +102,7 @@ class ScaleDecision:
     """target: instances. rule: what decided. inputs: the numbers it saw.
 
     wanted: the need before quiet window and bounds. panic: whether the need is at or beyond the panic threshold.
+    for_jobs: how many of the target are there for queued jobs alone.
     """
 
     target: int
@@ -109,6 +110,7 @@ class ScaleDecision:
     wanted: int
     panic: bool
     inputs: dict[str, float] = field(default_factory=dict)
+    for_jobs: int = 0
 
 
 def desired_instances(load: LoadSnapshot, scaling: Scaling, target_concurrency: float) -> ScaleDecision:
@@ -184,6 +186,8 @@ class VersionScaler:
     def __init__(self, now_s: float) -> None:
         self._demand = StepWindow(STABLE_WINDOW_S)
         self._wanted = StepWindow(3600.0)
+        self._calls = StepWindow(3600.0)
+        self._jobs = StepWindow(3600.0)
         self._last_demand_at_s = now_s
         self._first_ready_at_s: float | None = None
         self._panic_until_s = -math.inf
@@ -191,10 +195,16 @@ class VersionScaler:
         self._step = (now_s - STEP_S, 0)
         self._known = True
 
-    def observe(self, now_s: float, demand: float | None) -> None:
-        """Record the demand at `now_s` (>= 0), or None when it could not be learned: then the last one holds."""
+    def observe(self, now_s: float, demand: float | None, jobs: float = 0.0) -> None:
+        """Record the demand at `now_s` (>= 0), or None when it could not be learned: then the last one holds.
+
+        jobs: how much of it is that of queued jobs.
+        """
         self._known = demand is not None
         value = self._demand.last() if demand is None else demand
+        if demand is not None:
+            self._calls.add(now_s, demand - jobs)
+            self._jobs.add(now_s, jobs)
         if value > 0:
             self._last_demand_at_s = now_s
         self._demand.add(now_s, value)
@@ -220,21 +230,47 @@ class VersionScaler:
         starting: int,
         warm: int = 0,
         following: int = 0,
+        job_cap: int = 1,
     ) -> ScaleDecision:
         """Return the decision at `now_s` and remember what later ones need (panic floor, wanted, growth step).
 
         following: instances needed for other versions' sake; they count as wanted, so that the calls which come over
-        find them for a full quiet window.
+        find them for a full quiet window. job_cap: instances that queued jobs alone may have, >= 1.
         """
         load = self._load(now_s, scaling, ready, starting, max(warm, following))
         decision = desired_instances(load, scaling, target_concurrency)
         if decision.rule == "warm" and following > warm:
             decision = replace(decision, rule="rollout")
+        floor = min(max(scaling.min_instances, warm, following), scaling.max_instances)
+        decision = self._told_apart(decision, now_s, scaling, target_concurrency, floor, job_cap)
         self._wanted.add(now_s, max(decision.wanted, min(following, scaling.max_instances)))
         if decision.panic:
             self._panic_until_s = now_s + STABLE_WINDOW_S
             self._panic_floor = max(self._panic_floor, min(decision.wanted, scaling.max_instances))
         return decision
+
+    def _told_apart(
+        self,
+        decision: ScaleDecision,
+        now_s: float,
+        scaling: Scaling,
+        target_concurrency: float,
+        floor: int,
+        job_cap: int,
+    ) -> ScaleDecision:
+        """Say how many instances are there for jobs alone, and, without calls for a full window, cap these.
+
+        What calls need is their peak within the window, as long as instances are held for them.
+        """
+        window_s = scaling.scale_down_window_s
+        if not self._jobs.peak(now_s, window_s):
+            return decision
+        called = _instances_for(self._calls.peak(now_s, window_s), target_concurrency)
+        if called:
+            called += scaling.buffer_instances
+        elif decision.target > max(job_cap, floor):
+            decision = replace(decision, target=max(job_cap, floor), rule="jobs_cap")
+        return replace(decision, for_jobs=max(0, decision.target - max(called, floor)))
 
     def _load(self, now_s: float, scaling: Scaling, ready: int, starting: int, warm: int) -> LoadSnapshot:
         quiet_s = self._quiet_s(now_s, ready)

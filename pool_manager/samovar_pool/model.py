@@ -44,8 +44,9 @@ class InstanceView:
 class VersionView:
     """What one version should have, and what an instance of it costs.
 
-    desired: instances, from the autoscaler. floor: of them, how many an operator asked for. need_bytes: host memory one
-    more instance is expected to take. device_need_bytes: the same on its device. reload_cost_s: learned boot time.
+    desired: instances, from the autoscaler. floor: of them, how many an operator asked for. for_jobs: of them, how many
+    are there for queued jobs alone: they give way to calls of any version. need_bytes: host memory one more instance is
+    expected to take. device_need_bytes: the same on its device. reload_cost_s: learned boot time.
     recent_use: invocations a second, lately. retry_at_s: no boot before then (back-off). deleted: drain all, now.
     make_template: it has none, and a load showed that it may be one, or it was just deployed.
     """
@@ -62,6 +63,7 @@ class VersionView:
     retry_at_s: float = 0.0
     deleted: bool = False
     make_template: bool = False
+    for_jobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)

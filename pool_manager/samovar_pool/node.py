@@ -24,6 +24,7 @@ from samovar_pool.backends.zygote import clean_environment
 from samovar_pool.deploys import Deploys
 from samovar_pool.devices import find_devices
 from samovar_pool.index import keep_index
+from samovar_pool.job_backlog import JobBacklog
 from samovar_pool.knowledge import Knowledge
 from samovar_pool.layers import Layers
 from samovar_pool.leader import Lease, NodeLock
@@ -41,6 +42,7 @@ from samovar_pool.versions import Catalogue
 from samovar_storage import live
 from samovar_storage.cache import NodeCache
 from samovar_storage.ending import end_tasks
+from samovar_storage.jobs.redis_jobs import RedisJobs
 from samovar_storage.objects import ObjectStore
 from samovar_storage.registry import Registry
 
@@ -89,6 +91,7 @@ class Node:
         )
         self.signals = Signals(self._redis, self.catalogue, settings.tick_s, self.manager.wake, self.manager.deployed)
         self.signals.on_unwell = self.manager.unwell
+        self.backlog = JobBacklog(RedisJobs(self._redis, self._store).waiting, self.manager.wake)
         self._lease = Lease(live.connect_async(settings.redis_url.reveal()), self._lock, self._lost_lead)
         self._recorder = Recorder(
             self._redis, lambda: self.manager.reporter.published(), self._lost_lead, lambda: self._lease.token
@@ -103,6 +106,7 @@ class Node:
         manager.observer = Observer(
             settings,
             self.signals,
+            self.backlog,
             self.catalogue,
             self.backend,
             knowledge,
@@ -153,6 +157,8 @@ class Node:
         await self.signals.wait_for_functions()
         await adopt(self.backend, self.catalogue)
         self._own("demand", self.signals.poll())
+        self._own("jobs heard of", self.backlog.follow(self._redis))
+        self._own("jobs that wait", self.backlog.poll())
         self._own("records", self._recorder.run())
         self._own("check of records", self._recorder.verify())
         self._own("logs", self.manager.logs.run())

@@ -18,6 +18,8 @@ from samovar_pool import placement, succession
 from samovar_pool.autoscaler import ScaleDecision
 from samovar_pool.backends.local import LocalBackend
 from samovar_pool.devices import DeviceFacts
+from samovar_pool.job_backlog import JobBacklog
+from samovar_pool.job_load import JobLoad, cap_of, load_of, num_eligible, spread
 from samovar_pool.knowledge import Knowledge
 from samovar_pool.model import BASE_ENVIRONMENT, CPU, DeviceView, InstanceView, Snapshot, VersionView
 from samovar_pool.settings import PoolSettings, memory_budget_bytes
@@ -30,11 +32,15 @@ SETTLED_FOR_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A snapshot, the scaling decisions in it by ref, and the versions whose layer must be installed first."""
+    """A snapshot, the scaling decisions in it by ref, and the versions whose layer must be installed first.
+
+    jobs: ref → what queued jobs ask of it, of those they ask anything of.
+    """
 
     snapshot: Snapshot
     decisions: dict[str, ScaleDecision]
     need_layer: list[Version] = field(default_factory=list)
+    jobs: dict[str, JobLoad] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +54,13 @@ class Settled:
 
 
 class Observer:
-    """Reads signals, backend and knowledge. `facts` returns the devices as last read from the driver."""
+    """Reads signals, backlog, backend and knowledge. `facts` returns the devices as last read from the driver."""
 
     def __init__(
         self,
         settings: PoolSettings,
         signals: Signals,
+        backlog: JobBacklog,
         catalogue: Catalogue,
         backend: LocalBackend,
         knowledge: Knowledge,
@@ -62,6 +69,7 @@ class Observer:
     ) -> None:
         self._settings = settings
         self._signals = signals
+        self._backlog = backlog
         self._catalogue = catalogue
         self._backend = backend
         self._knowledge = knowledge
@@ -69,6 +77,7 @@ class Observer:
         self._gpu_nodes = gpu_nodes
         self._budget_bytes = memory_budget_bytes(settings)
         self._settled: dict[str, Settled] = {}
+        self._jobs: dict[str, JobLoad] = {}
 
     def observe(self, now_s: float) -> Observation:
         """Return what is and what should be at `now_s` (monotonic)."""
@@ -80,6 +89,7 @@ class Observer:
         decisions: dict[str, ScaleDecision] = {}
         need_layer: list[Version] = []
         followers = self._followers(by_ref)
+        self._jobs = self._job_loads()
         for ref in self._active(by_ref) | followers.keys():
             version = self._catalogue.versions.get(ref)
             if version is None:
@@ -108,7 +118,22 @@ class Observer:
             memory_budget_bytes=self._budget_bytes,
             min_residency_s=self._settings.min_residency_s,
         )
-        return Observation(snapshot, decisions, need_layer)
+        return Observation(snapshot, decisions, need_layer, self._jobs)
+
+    def _job_loads(self) -> dict[str, JobLoad]:
+        """Return ref → what queued jobs ask of it: its share of those that wait, and those that run."""
+        running, waiting = self._signals.jobs, dict.fromkeys(self._signals.jobs, 0)
+        for name, queues in self._backlog.functions.items():
+            route = self._catalogue.route(name)
+            for number, share in spread(route).items() if route is not None else ():
+                version = self._catalogue.versions.get(version_ref(name, number))
+                if version is not None:
+                    waiting[version.ref] = math.ceil(share * num_eligible(queues, version.manifest.jobs) - 1e-9)
+        return {
+            ref: load_of(num_jobs, running.get(ref, 0.0), version.manifest.jobs, version.scaling)
+            for ref, num_jobs in waiting.items()
+            if (num_jobs or running.get(ref)) and (version := self._catalogue.versions.get(ref)) is not None
+        }
 
     def _followers(self, by_ref: dict[str, list[InstanceView]]) -> dict[str, int]:
         """Return ref → instances it is to have because others of its function have some: canaries, mirrors, successors.
@@ -140,6 +165,7 @@ class Observer:
     def _active(self, by_ref: dict[str, list[InstanceView]]) -> set[str]:
         active = {
             *self._signals.demand,
+            *self._jobs,
             *self._signals.warm,
             *by_ref,
             *self._catalogue.floors,
@@ -163,6 +189,7 @@ class Observer:
             settled.version is version
             and now_s - settled.at_s < SETTLED_FOR_S
             and not self._signals.demand.get(version.ref)
+            and version.ref not in self._jobs
             and version.ref not in self._signals.warm
             and len(instances) == settled.decision.target
             and all(i.state is State.READY and i.role == "instance" for i in instances)
@@ -172,13 +199,19 @@ class Observer:
         demand = self._signals.demand.get(version.ref, 0.0) if self._signals.known(now_s) else None
         if version.ref in self._signals.woken_at_s and demand is None:
             demand = self._signals.demand.get(version.ref)
+        load = self._jobs.get(version.ref, JobLoad(cap=cap_of(version.manifest.jobs, version.scaling)))
+        jobs = load.demand(version.target_concurrency)
+        if demand is not None:
+            demand = max(0.0, demand - load.running) + jobs
         scaler = self._knowledge.scaler(version.ref, now_s)
-        scaler.observe(now_s, demand)
+        scaler.observe(now_s, demand, jobs)
         holding = [i for i in instances if i.role == "instance" and holds_capacity(i.state)]
         ready = sum(i.state is State.READY for i in holding)
         warm = self._signals.warm.get(version.ref, 0)
         starting = len(holding) - ready
-        decision = scaler.decide(now_s, version.scaling, version.target_concurrency, ready, starting, warm, following)
+        decision = scaler.decide(
+            now_s, version.scaling, version.target_concurrency, ready, starting, warm, following, load.cap
+        )
         self._note_missing(version.ref, decision.target > len(holding), now_s)
         return decision
 
@@ -219,6 +252,7 @@ class Observer:
             retry_at_s=math.inf if environment is None else knowledge.backoff.retry_at_s(ref),
             deleted=self._catalogue.is_deleted(ref) or is_over,
             make_template=may_template and not has_template and self._signals.num_queued == 0,
+            for_jobs=decision.for_jobs,
         )
 
     def device_views(self, by_ref: dict[str, list[InstanceView]]) -> list[DeviceView]:

@@ -1,7 +1,8 @@
 """From what is and what should be to a list of actions. One pass, no memory: the next snapshot shows what came of it.
 
-Order of a pass: versions that are gone, surplus instances, missing instances (those with none first), memory over
-budget, templates, blanks. This module does not know how an action is carried out.
+Order of a pass: versions that are gone, surplus instances, missing instances (those with none first), those missing for
+queued jobs alone (only if calls found room for theirs), memory over budget, templates, blanks. This module does not
+know how an action is carried out.
 """
 
 from __future__ import annotations
@@ -37,14 +38,18 @@ BlankKey = tuple[str, str]  # environment, device
 def reconcile(snapshot: Snapshot) -> list[Action]:
     """Return the actions that bring the instances towards what their versions should have.
 
-    An instance with work in flight is never stopped, unless its version was deleted: then it drains.
+    An instance with work in flight is never stopped, unless its version was deleted, or it is there for queued jobs
+    alone and has to give way: then it drains.
     """
     work = _Pass(snapshot)
     versions = list(snapshot.versions.values())
     for version in versions:
         work.remove_surplus(version)
-    for version in sorted(versions, key=lambda v: work.num_have(v.ref) > 0):
+    versions_with_none_first = sorted(versions, key=lambda v: work.num_have(v.ref) > 0)
+    for version in versions_with_none_first:
         work.add_missing(version)
+    for version in versions_with_none_first:
+        work.add_missing_for_jobs(version)
     work.shed_overuse()
     for version in versions:
         work.make_template(version)
@@ -65,6 +70,7 @@ class _Pass:
         self._wanted_blanks: Counter[BlankKey] = Counter()
         self._devices = {device.device: device for device in snapshot.devices}
         self._stopping: set[str] = set()
+        self._calls_lack: set[str] = set()  # memory, device: what instances for calls found no room in
         for instance in snapshot.instances:
             self._sort_in(instance)
         self._used_bytes = sum(self._expected_bytes(i) for i in snapshot.instances)
@@ -105,7 +111,8 @@ class _Pass:
             return
         surplus = self.num_have(version.ref) - version.desired
         if surplus > 0:
-            for victim in surplus_victims(self._holding(version.ref))[:surplus]:
+            holding = self._holding(version.ref)
+            for victim in (surplus_victims(holding) + working_victims(holding, version))[:surplus]:
                 self._stop(victim, "surplus")
 
     def _remove_deleted(self, instance: InstanceView) -> None:
@@ -117,29 +124,46 @@ class _Pass:
 
     def _stop(self, instance: InstanceView, rule: str) -> None:
         self._stopping.add(instance.instance_id)
-        serves = instance.role == "instance" and instance.state is State.READY
-        order = DrainInstance if serves else KillInstance
-        self.actions.append(order(instance.instance_id, instance.ref, rule))
+        if instance.role == "instance" and instance.state is State.READY:
+            self.actions.append(DrainInstance(instance.instance_id, instance.ref, rule, if_idle=not instance.in_flight))
+        else:
+            self.actions.append(KillInstance(instance.instance_id, instance.ref, rule))
 
     # ---- more ------------------------------------------------------------------------------------------------------
 
     def add_missing(self, version: VersionView) -> None:
-        """Start instances up to `desired`, as far as back-off, devices and memory allow."""
-        for _ in range(version.desired - self.num_have(version.ref)):
-            if version.deleted or self.snapshot.now_s < version.retry_at_s or not self._add_one(version):
+        """Start the instances that calls and floors need, as far as back-off, devices and memory allow."""
+        for _ in range(version.desired - version.for_jobs - self.num_have(version.ref)):
+            if not self._may_start(version) or not self._add_one(version, for_jobs=False):
                 return
 
-    def _add_one(self, version: VersionView) -> bool:
-        devices = placement.place(
-            version.resources,
-            version.device_need_bytes,
-            list(self._devices.values()),
-            self._devices_with_blanks(version),
-        )
-        if not self._could_ever_fit(version) or devices is None:
-            self._reject(version)
+    def add_missing_for_jobs(self, version: VersionView) -> None:
+        """Start the rest of `desired`, unless that takes the room that calls of any version wait for."""
+        needed = max(self.num_have(version.ref), version.desired - version.for_jobs)
+        for _ in range(version.desired - needed):
+            if not self._may_start(version):
+                return
+            if self._must_yield(version):
+                self.actions.append(Reject(version.ref, "jobs", "queued jobs wait: calls need the room first"))
+                return
+            if not self._add_one(version, for_jobs=True):
+                return
+
+    def _may_start(self, version: VersionView) -> bool:
+        return not version.deleted and self.snapshot.now_s >= version.retry_at_s
+
+    def _must_yield(self, version: VersionView) -> bool:
+        wants_device = placement.wants_device(version.resources)
+        return "memory" in self._calls_lack or (wants_device and "device" in self._calls_lack)
+
+    def _add_one(self, version: VersionView, *, for_jobs: bool) -> bool:
+        devices = self._find_devices(version, for_jobs=for_jobs)
+        if devices is None:
             return False
-        if not self._make_room(version.need_bytes, version.ref):
+        may_evict = not for_jobs or not self._by_ref.get(version.ref)
+        if not self._make_room(version.need_bytes, version.ref, may_evict=may_evict):
+            if not for_jobs:
+                self._calls_lack.add("memory")
             return False
         template = self._template_of(version.ref)
         if template is not None and template.state is State.READY and devices == (CPU,):
@@ -149,6 +173,21 @@ class _Pass:
         self._used_bytes += version.need_bytes
         self._occupy(version, devices)
         return True
+
+    def _find_devices(self, version: VersionView, *, for_jobs: bool) -> tuple[str, ...] | None:
+        """Return where one more instance goes; None if nowhere now, which is told unless somebody makes room."""
+        devices = list(self._devices.values())
+        fits = self._could_ever_fit(version)
+        found = placement.place(
+            version.resources, version.device_need_bytes, devices, self._devices_with_blanks(version)
+        )
+        if fits and found is not None:
+            return found
+        if fits and not for_jobs:
+            self._calls_lack.add("device")
+        if not fits or for_jobs or not self._make_device_room(version):
+            self._reject(version)
+        return None
 
     def _claim(self, version: VersionView, devices: tuple[str, ...]) -> None:
         key = (version.environment, devices[0])
@@ -191,14 +230,25 @@ class _Pass:
         detail = _why_never(version, self.snapshot.devices, self.snapshot.memory_budget_bytes)
         self.actions.append(Reject(version.ref, "never", detail, permanent=True))
 
+    def _make_device_room(self, version: VersionView) -> bool:
+        """Return whether a device comes free for calls of `version`: those there for queued jobs alone give way."""
+        leaving = [i for i in self.snapshot.instances if i.state is State.DRAINING or i.instance_id in self._stopping]
+        gone = {i.instance_id for i in leaving}
+        staying = [i for i in self.snapshot.instances if i.instance_id not in gone]
+        devices = list(self._devices.values())
+        chosen = eviction.device_victims(version, devices, leaving, staying, self.snapshot.versions)
+        for victim in chosen or ():
+            self._stop(victim, "evict")
+        return chosen is not None
+
     # ---- memory ----------------------------------------------------------------------------------------------------
 
-    def _make_room(self, need_bytes: int, for_ref: str) -> bool:
+    def _make_room(self, need_bytes: int, for_ref: str, *, may_evict: bool) -> bool:
         """Return whether `need_bytes` fit now; if not, stop those who should leave, and let a later pass start it."""
         over = self._used_bytes + need_bytes - self.snapshot.memory_budget_bytes
         if over <= 0:
             return True
-        if self._evict(over, for_ref) == 0:
+        if not may_evict or self._evict(over, for_ref) == 0:
             used, budget = self._used_bytes >> 20, self.snapshot.memory_budget_bytes >> 20
             detail = f"{need_bytes >> 20} MiB do not fit: {used} of {budget} MiB are in use and nobody idle can leave"
             self.actions.append(Reject(for_ref, "memory", detail))
@@ -292,6 +342,13 @@ def surplus_victims(instances: list[InstanceView]) -> list[InstanceView]:
     starting.sort(key=lambda i: (-i.started_at_s, i.instance_id))
     idle.sort(key=lambda i: (i.idle_since_s if i.idle_since_s is not None else float("inf"), i.instance_id))
     return starting + idle
+
+
+def working_victims(instances: list[InstanceView], version: VersionView) -> list[InstanceView]:
+    """Return who may be stopped although it works, the least busy first: jobs would keep a surplus busy for ever, as
+    there is always a next one; it finishes what it has."""
+    working = [i for i in instances if version.for_jobs and i.state is State.READY and i.in_flight]
+    return sorted(working, key=lambda i: (i.in_flight, i.instance_id))
 
 
 def _blank_key(instance: InstanceView) -> BlankKey:

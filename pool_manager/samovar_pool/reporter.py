@@ -17,6 +17,7 @@ from samovar_pool.backends.base import BootError
 from samovar_pool.backends.instance import Instance
 from samovar_pool.backends.local import LocalBackend
 from samovar_pool.devices import DeviceFacts, Devices
+from samovar_pool.job_load import JobLoad, in_words
 from samovar_pool.knowledge import Knowledge
 from samovar_pool.model import Action, ForkBlank, InstanceView, Reject, StartEnvironment
 from samovar_pool.observer import Observation
@@ -122,7 +123,13 @@ class Reporter:
             if self._last.get(ref, (0, "idle")) != (decision.target, decision.rule):
                 self._last[ref] = (decision.target, decision.rule)
                 self._decide(
-                    ref, "scale", decision.rule, decision.target, int(decision.inputs["ready"]), decision.inputs
+                    ref,
+                    "scale",
+                    decision.rule,
+                    decision.target,
+                    int(decision.inputs["ready"]),
+                    decision.inputs,
+                    _why_jobs(decision, observation.jobs.get(ref)),
                 )
         rejected = {action.ref: action.detail for action in actions if isinstance(action, Reject)}
         for action in actions:
@@ -141,9 +148,18 @@ class Reporter:
         ready = int(decision.inputs["ready"]) if decision is not None else 0
         self._decide(action.ref, type(action).__name__, action.rule, desired, ready, {})
 
-    def _decide(self, ref: str, action: str, rule: str, desired: int, ready: int, inputs: dict[str, float]) -> None:
+    def _decide(
+        self, ref: str, action: str, rule: str, desired: int, ready: int, inputs: dict[str, float], detail: str = ""
+    ) -> None:
         record = Decision(
-            at_s=time.time(), ref=ref, action=action, rule=rule, desired=desired, ready=ready, inputs=inputs
+            at_s=time.time(),
+            ref=ref,
+            action=action,
+            rule=rule,
+            desired=desired,
+            ready=ready,
+            inputs=inputs,
+            detail=detail,
         )
         self._recorder.decisions(parse_ref(ref)[0], [record])
 
@@ -157,12 +173,15 @@ class Reporter:
         for instance in observation.snapshot.instances:
             by_ref[instance.ref].append(instance)
         for ref, decision in observation.decisions.items():
-            self._status(ref, decision, by_ref.get(ref, []), is_due)
+            detail = _why_jobs(decision, observation.jobs.get(ref))
+            self._status(ref, decision, detail, by_ref.get(ref, []), is_due)
         if is_due:
             self._status_at_s = now_s
             self._backend.spawn(self._measure(observation))
 
-    def _status(self, ref: str, decision: ScaleDecision, instances: list[InstanceView], is_due: bool) -> None:
+    def _status(
+        self, ref: str, decision: ScaleDecision, detail: str, instances: list[InstanceView], is_due: bool
+    ) -> None:
         count = Counter("template" if i.role == "template" else i.state for i in instances)
         starting = count[State.STARTING] + count[State.LOADING]
         facts = (decision.target, count[State.READY], starting, count[State.DRAINING], count["template"])
@@ -175,7 +194,7 @@ class Reporter:
             ready=count[State.READY],
             starting=starting,
             draining=count[State.DRAINING],
-            reason=self._rejected.get(ref) or decision.rule,
+            reason=self._rejected.get(ref) or detail or decision.rule,
             at_s=time.time(),
             templates=count["template"],
             memory_bytes=sum(i.memory_bytes for i in instances),
@@ -233,3 +252,7 @@ class Reporter:
                 return
         for d in discrepancies:
             logger.warning("%s: %d MiB are in use that no instance explains", d.device, d.missing_bytes >> 20)
+
+
+def _why_jobs(decision: ScaleDecision, load: JobLoad | None) -> str:
+    return in_words(decision.target, load) if decision.for_jobs and load is not None else ""

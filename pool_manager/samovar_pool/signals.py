@@ -37,7 +37,9 @@ GROWTH = 1.25  # less than this waits for the tick: a busy gateway's numbers mov
 
 
 class Signals:
-    """The mirror. `on_wake` is called at once, on the event loop, whenever something may have to be done, `on_deployed`
+    """The mirror. demand: ref → calls in all gateways and workers; jobs: of these, attempts at queued jobs.
+
+    `on_wake` is called at once, on the event loop, whenever something may have to be done, `on_deployed`
     with each version that becomes routed while this runs: not with those that a whole reading of the index finds.
     `on_unwell` is called with instances that a gateway asks to have replaced."""
 
@@ -50,6 +52,7 @@ class Signals:
         on_deployed: Callable[[Version], None],
     ) -> None:
         self.demand: dict[str, float] = {}
+        self.jobs: dict[str, float] = {}
         self.num_queued = 0
         self.warm: dict[str, int] = {}
         self.woken_at_s: dict[str, float] = {}
@@ -132,6 +135,7 @@ class Signals:
         warm = {ref: request.instances for ref, request in requests.items()}
         is_urgent = warm != self.warm or has_grown(self._acted_on, fresh)
         self.demand, self.warm = fresh, warm
+        self.jobs = {ref: float(d.jobs) for ref, d in demand.items() if d.jobs}
         self.num_queued = sum(d.queued for d in demand.values())
         self._read_at_s = now_s = time.monotonic()
         self.woken_at_s = {ref: at_s for ref, at_s in self.woken_at_s.items() if now_s - at_s < WOKEN_FOR_S}

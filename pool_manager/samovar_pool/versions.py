@@ -140,6 +140,11 @@ class Catalogue:
         """Return whether nothing on the route waits any more for the versions of its shares to come up."""
         return not route.previous or self._settled_at_s.get(route.name) == route.moved_at_s
 
+    def route(self, name: str) -> Route | None:
+        """Return the route of a function, None if there is no such function."""
+        record = self._functions.get(name)
+        return record.route if record is not None else None
+
     def settle(self, name: str) -> None:
         """The versions of the route's shares are up: those before them have no floors any more, and go when idle."""
         record = self._functions[name]

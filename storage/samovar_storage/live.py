@@ -131,7 +131,9 @@ async def read_demand(redis: redis_async.Redis, now_s: float) -> dict[str, Deman
         for ref, data in row.items():
             one, name = loads(data, Demand), _text(ref)
             sum_ = total.get(name, Demand(queued=0, running=0))
-            total[name] = Demand(queued=sum_.queued + one.queued, running=sum_.running + one.running)
+            total[name] = Demand(
+                queued=sum_.queued + one.queued, running=sum_.running + one.running, jobs=sum_.jobs + one.jobs
+            )
     return total
 
 

@@ -75,10 +75,11 @@ class InstanceRecord(Struct, frozen=True, kw_only=True):
 
 
 class Demand(Struct, frozen=True, kw_only=True):
-    """What one gateway holds for one version now."""
+    """What one gateway or job worker holds for one version now. jobs: how many of these calls are attempts at jobs."""
 
     queued: int
     running: int
+    jobs: int = 0
 
 
 class BootFailure(Struct, frozen=True, kw_only=True):
@@ -133,7 +134,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """One action of the pool manager and why: `rule` is the rule's name, `inputs` the numbers it saw."""
+    """One action of the pool manager and why: `rule` is the rule's name, `inputs` the numbers it saw, `detail` a sentence
+    where these do not say it all."""
 
     at_s: float
     ref: str
@@ -142,6 +144,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     desired: int
     ready: int
     inputs: dict[str, float] = msgspec.field(default_factory=dict)
+    detail: str = ""
 
 
 class WarmRequest(Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from samovar_pool.backends.instance import Instance
 from samovar_pool.backends.local import LocalBackend
 from samovar_pool.backends.rundir import RunDir
 from samovar_pool.backends.sandbox import Sandboxing, Uids
+from samovar_pool.job_backlog import JobBacklog
 from samovar_pool.knowledge import Knowledge
 from samovar_pool.layers import Layers
 from samovar_pool.manager import Manager
@@ -25,6 +26,7 @@ from samovar_pool.signals import Signals
 from samovar_pool.topology import CpuPlan
 from samovar_pool.versions import Catalogue
 from samovar_storage.cache import NodeCache
+from samovar_storage.jobs.redis_jobs import RedisJobs
 from samovar_storage.objects import ObjectStore
 from samovar_storage.records import FunctionRecord
 
@@ -57,7 +59,8 @@ async def test_sleeping_functions_cost_a_pass_nothing(
         cpu_plan=lambda *_: anywhere,
     )
     signals = Signals(aredis, catalogue, 1.0, lambda: None, lambda _: None)
-    observer = Observer(settings, signals, catalogue, backend, knowledge, list, {})
+    backlog = JobBacklog(RedisJobs(aredis, object_store).waiting, lambda: None)
+    observer = Observer(settings, signals, backlog, catalogue, backend, knowledge, list, {})
     for number in range(NUM_FUNCTIONS):
         record = function_record(number)
         catalogue.update(record.name, record)
