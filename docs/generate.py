@@ -12,6 +12,7 @@ PAGE = Path(__file__).parent / "settings.md"
 PROCESSES = [
     ("samovar up", "samovar_up.settings", "UpSettings"),
     ("Gateway, `python -m samovar_gateway`", "samovar_gateway.settings", "GatewaySettings"),
+    ("Job worker, `python -m samovar_jobs`", "samovar_jobs.settings", "JobsSettings"),
     ("Pool manager, `python -m samovar_pool`", "samovar_pool.settings", "PoolSettings"),
 ]
 HEAD = """# Settings

@@ -52,7 +52,8 @@ class Worker:
         name = worker_name(settings)
         self._redis = redis = connect_async(settings.redis_url.reveal())
         self._objects = ObjectStore.from_settings(settings)
-        self._engine = engine = Engine(redis, f"jobs-{name}", DemandWriter(f"jobs-{name}", of_jobs=True))
+        own_id = f"jobs-{name}-{secrets.token_hex(4)}"  # of two workers of one name, each has a demand of its own
+        self._engine = engine = Engine(redis, own_id, DemandWriter(own_id, of_jobs=True))
         self._store = store = RedisJobs(redis, self._objects)
         self._ear = Ear(redis, store, settings.job_log_lines)
         self._attempts = attempts = Attempts(engine.journey, store, self._ear, settings.job_result_bytes)
@@ -64,7 +65,7 @@ class Worker:
             store, self._lease, engine.functions, attempts, self._rates, self._promoter, settings.jobs_in_flight
         )
         self._presence = Presence(registered, lambda: bool(attempts.running), self._taker.suspend)
-        self._requests = RequestLog(f"{safe_name(name)}-{secrets.token_hex(4)}", settings.request_log)
+        self._requests = RequestLog(safe_name(own_id), settings.request_log)
         engine.journey.notes.append(self._requests.note)
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
 

@@ -17,6 +17,7 @@ import msgspec
 from samovar.errors import ConnectError, SamovarError
 from samovar.settings import PREFIX, Settings, describe, read
 from samovar_gateway.settings import GatewaySettings
+from samovar_jobs.settings import JobsSettings
 from samovar_pool.settings import PoolSettings
 from samovar_up import leftovers, lock, plan
 from samovar_up.checks import check_redis, check_s3, listen, prepare_data_dir
@@ -28,7 +29,7 @@ logger = logging.getLogger("samovar_up")
 S = TypeVar("S", bound=Settings)
 # Secrets come from the environment or a file: an argument list can be read by every user of the machine.
 _NO_FLAG = frozenset({"s3_access_key", "s3_secret_key", "admin_key"})
-_PROCESSES: tuple[type[Settings], ...] = (UpSettings, GatewaySettings, PoolSettings)
+_PROCESSES: tuple[type[Settings], ...] = (UpSettings, GatewaySettings, JobsSettings, PoolSettings)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,6 +19,7 @@ import msgspec
 from samovar.errors import ConfigError, InvalidInput
 from samovar.settings import PREFIX, Secret, Settings
 from samovar_gateway.settings import GatewaySettings
+from samovar_jobs.settings import JobsSettings
 from samovar_storage.apikeys import new_token, split_token
 from samovar_storage.embedded.folder import write_private
 from samovar_storage.live import connect_sync
@@ -32,6 +33,7 @@ from samovar_up.stores import Stores
 SETTINGS_FILE = "settings.json"
 CONNECTION_FILE = "connection.json"
 _DRAIN_SLACK_S = 10.0
+JOBS = "jobs"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +73,7 @@ def make(settings: UpSettings, passed_on: Mapping[str, Any], reporter: Reporter,
     environ = child_environ(os.environ, path)
     stop_s = longest_stop_s(passed_on, settings.drain_timeout_s)
     process = partial(_python, settings.data_dir / "logs", environ, stop_s)
+    worker = partial(_python, settings.data_dir / "logs", environ, job_stop_s(passed_on), "samovar_jobs")
     name = str(passed_on.get("gateway_id") or settings.node)
     gateways = Gateways(public, settings.gateways, name, partial(process, "samovar_gateway"))
 
@@ -80,7 +83,9 @@ def make(settings: UpSettings, passed_on: Mapping[str, Any], reporter: Reporter,
         reporter.ready(url, admin_key, settings.data_dir, seconds, gateways.urls)
 
     return Plan(
-        stages=stages(stores, process("samovar_pool", "pool"), gateways),
+        stages=stages(
+            stores, process("samovar_pool", "pool"), gateways, [*map(worker, job_names(settings.job_workers))]
+        ),
         missing=lambda: gateways.lacking() + pool_lacks(client, settings.node, since_s),
         announce=announce,
         ready_timeout_s=settings.ready_timeout_s,
@@ -89,14 +94,27 @@ def make(settings: UpSettings, passed_on: Mapping[str, Any], reporter: Reporter,
     )
 
 
-def stages(stores: Stores, pool: ChildSpec, gateways: Gateways) -> list[list[ChildSpec]]:
+def stages(
+    stores: Stores, pool: ChildSpec, gateways: Gateways, job_workers: Sequence[ChildSpec]
+) -> list[list[ChildSpec]]:
     """Return the children in the order they are started.
 
     The pool manager's imports and SeaweedFS's election take longest, so they run beside each other. What the gateways
-    lack is told by `Plan.missing`: nothing waits for them here.
+    lack is told by `Plan.missing`: nothing waits for them, or for job workers.
     """
     edges = [msgspec.structs.replace(spec, answers=None) for spec in gateways.specs()]
-    return [stage for stage in ([*stores.valkey()], [pool, *stores.seaweedfs()], edges) if stage]
+    return [stage for stage in ([*stores.valkey()], [pool, *stores.seaweedfs()], [*edges, *job_workers]) if stage]
+
+
+def job_names(count: int) -> list[str]:
+    """Return what the job workers are called: `jobs`, `jobs-2`, …"""
+    return [JOBS if number == 1 else f"{JOBS}-{number}" for number in range(1, count + 1)]
+
+
+def job_stop_s(passed_on: Mapping[str, Any]) -> float:
+    """Return how long a job worker may take to end, seconds: what runs may finish, the rest is stopped."""
+    given = passed_on.get("job_drain_timeout_s")
+    return (JobsSettings().job_drain_timeout_s if given is None else float(given)) + _DRAIN_SLACK_S
 
 
 def longest_stop_s(passed_on: Mapping[str, Any], drain_timeout_s: float) -> float:

@@ -12,11 +12,13 @@ STEADY_UPTIME_S = 60.0
 MAX_SOCKET_PATH_BYTES = 107  # sun_path holds 108 with its terminating zero
 LONGEST_SOCKET_NAME = f"zygote-{'0' * 32}.sock"  # the zygote of an environment with its own packages
 
-STOP_ORDER = ("gateway", "pool", "valkey", "seaweedfs")
+# what brings work in, or takes it, ends first; then what does it; then what remembers it
+STOP_STAGES = (("gateway", "jobs"), ("pool",), ("valkey",), ("seaweedfs",))
+STOP_ORDER = tuple(kind for stage in STOP_STAGES for kind in stage)
 
 
 def kind_of(name: str) -> str:
-    """Return which of STOP_ORDER the child called `name` is: there may be several gateways, the second `gateway-2`."""
+    """Return which of STOP_ORDER the child called `name` is: of several, the second is `gateway-2`."""
     return name.partition("-")[0]
 
 

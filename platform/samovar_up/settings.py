@@ -25,6 +25,7 @@ class UpSettings(StoreSettings, frozen=True, kw_only=True):
         180.0
     )
     gateways: Annotated[int, Meta(ge=1, le=64, description="Gateway processes, all on the one port")] = 1
+    job_workers: Annotated[int, Meta(ge=0, le=64, description="Job worker processes; 0 = none here")] = 1
     drain_timeout_s: Annotated[
         float, Meta(ge=0, description="Cap on the wait for running calls on shutdown, s; 0 = each to its own deadline")
     ] = 0.0

@@ -20,7 +20,7 @@ from samovar_gateway.settings import LATEST_OPENING_S
 from samovar_up import leftovers, procfs
 from samovar_up.child import Child, ChildSpec
 from samovar_up.plan import Plan
-from samovar_up.policy import STOP_ORDER, kind_of
+from samovar_up.policy import STOP_STAGES, kind_of
 from samovar_up.report import Reporter
 
 logger = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ class Supervisor:
         self._changing.remove(old)
 
     async def _take_down(self) -> None:
-        """Stop gateway, pool and stores in this order, then whatever of ours is still there."""
+        """Stop gateways and job workers, pool and stores in this order, then whatever of ours is still there."""
         self._stop.set()
         if self._children:
             self._reporter.progress("stopping: running calls are finished first")
@@ -196,10 +196,10 @@ class Supervisor:
             self._plan.gateways.close()
         if self._replacing is not None:
             self._replacing.cancel()
-        for kind in STOP_ORDER:
-            of_kind = [child for child in self._all() if kind_of(child.spec.name) == kind]
-            await asyncio.gather(*(child.stop(self._hurry) for child in of_kind))
-            if kind == "pool":
+        for stage in STOP_STAGES:
+            of_stage = [child for child in self._all() if kind_of(child.spec.name) in stage]
+            await asyncio.gather(*(child.stop(self._hurry) for child in of_stage))
+            if "pool" in stage:
                 await asyncio.to_thread(self._stop_strays)
         await asyncio.to_thread(self._stop_strays)
         (self._data_dir / leftovers.FILE_NAME).unlink(missing_ok=True)

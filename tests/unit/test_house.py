@@ -47,6 +47,7 @@ def test_rebuild_keeps_code_and_extra() -> None:
     [
         "samovar_storage.settings:StoreSettings",
         "samovar_gateway.settings:GatewaySettings",
+        "samovar_jobs.settings:JobsSettings",
         "samovar_pool.settings:PoolSettings",
         "samovar_up.settings:UpSettings",
     ],

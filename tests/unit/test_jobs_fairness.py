@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ class Simulation:
         self.rota = Rota()
         self.now_s = 0.0
         self.ended: list[tuple[QueueName, float]] = []
-        self.used_s: Counter[QueueName] = Counter()
+        self.used_s: defaultdict[QueueName, float] = defaultdict(float)
         self._free = slots
         self._waiting: dict[QueueName, deque[float]] = {}
         self._running: list[tuple[float, int, QueueName, float, float]] = []
