@@ -243,7 +243,7 @@ def delete_expired(objects: ObjectStore, now_s: float) -> int:
     """Delete the bodies whose time is over; return how many. Blocking. Raises: StoreUnavailable."""
     num_deleted = 0
     for info in objects.list(OBJECTS):
-        if info.key >= f"{OBJECTS}{int(now_s // HOUR_S):010d}/":
+        if info.key >= f"{OBJECTS}{int(now_s // HOUR_S) + 1:010d}/":
             break
         objects.delete(info.key)
         num_deleted += 1
