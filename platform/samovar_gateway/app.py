@@ -19,6 +19,7 @@ from samovar_gateway.admin import Admin
 from samovar_gateway.admin.audit_trail import AuditTrail
 from samovar_gateway.admission import Admission
 from samovar_gateway.api_document import api_document
+from samovar_gateway.body import BodyReader, WholeBody
 from samovar_gateway.health import livez, readyz
 from samovar_gateway.invoke import InvokeRoute
 from samovar_gateway.jobs import router as jobs
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 FUNCTIONS_PREFIX = "/v1/functions/"
 INVOKE_SUFFIX = "/invoke"
+JOBS_SUFFIX = "/jobs"  # inputs of functions come by it, too: its bodies are bounded as theirs
 NOWHERE = "/no-such-path"
 
 
@@ -38,6 +40,8 @@ def create_app(state: GatewayState, admission: Admission, admin: Admin, sweeper:
     The invoke route is matched here, before the router: Litestar gives an `asgi` handler no path parameters, a mount
     at /v1/functions would hide the other routes below it, and the router costs more than the rest of the hot path.
     """
+    settings, backlog = state.settings, state.dispatcher.room.backlog
+    reader = BodyReader(sweeper, backlog, settings.max_body_bytes, settings.body_timeout_s)
     invoke = InvokeRoute(state, admission, sweeper)
     others = AuditTrail(create_router(state, admin), state, admin.services.audit)
 
@@ -50,6 +54,8 @@ def create_app(state: GatewayState, admission: Admission, admin: Admin, sweeper:
                 name = path[len(FUNCTIONS_PREFIX) : -len(INVOKE_SUFFIX)]
                 await invoke(name, scope, receive, send)
                 return
+            elif path.endswith(JOBS_SUFFIX) and path.startswith(FUNCTIONS_PREFIX):
+                receive = WholeBody(reader, dict(scope["headers"]).get(b"content-length"), receive)
         await others(scope, receive, send)
 
     return app

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from litestar.types import Receive
@@ -77,6 +78,27 @@ class BodyReader:
         return BodyTooLarge(
             f"the body is larger than {self._max_body_bytes} bytes", max_body_bytes=self._max_body_bytes
         )
+
+
+class WholeBody:
+    """ASGI's `receive` of one request whose body comes as one message, read within the bounds of `reader`."""
+
+    def __init__(self, reader: BodyReader, length: bytes | None, receive: Receive) -> None:
+        self._reader = reader
+        self._length = length
+        self._receive = receive
+        self._is_read = False
+
+    async def __call__(self) -> Any:
+        """Return the next message. Raises: as `BodyReader.read`; ClientTooSlow if the client left in the middle."""
+        if self._is_read:
+            return await self._receive()
+        self._is_read = True
+        try:
+            body = await self._reader.read(self._length, self._receive, time.monotonic())
+        except Cancelled:
+            raise ClientTooSlow("the client left before the body was there") from None
+        return {"type": "http.request", "body": body, "more_body": False}
 
 
 async def discard(receive: Receive) -> None:
