@@ -42,13 +42,14 @@
 | sv:jobs:workers           | hash   | none              | workers           | worker id → its count of beats
 | sv:jobs:worker:{worker}   | string | 5 s, renewed      | that worker       | WorkerStatus (JSON): what it runs, and leaves alone
 | sv:jobs:takes:{worker}    | hash   | until it is gone  | workers           | queue → number of the worker's last take from it
-| sv:jobs:busy:{name}       | set    | none              | workers           | queues of a function from which jobs may run now; counted to keep to its caps
 | sv:jobs:seq               | hash   | none              | gateway, workers  | queue → number of the last job that entered it
 | sv:jobs:unique:{name}     | string | until it ended    | gateway, workers  | id of the unfinished job that has it; name = function:key id:text
 | sv:jobs:group:{id}        | hash   | as its jobs       | gateway, workers  | a group: owner, number of jobs, counts by state, its reducing job
 | sv:jobs:group:{id}:jobs   | list   | as its jobs       | gateway           | ids of the jobs of a group, in the order of its inputs
 | sv:jobs:dead:{owner}      | zset   | none              | workers           | ids of an owner's quarantined jobs by expiry (unix s)
 | sv:jobs:counts            | hash   | none              | gateway, workers  | accepted, finished, failed, canceled, quarantined, late, reaped, expired: how many ever
+| sv:jobs:running           | hash   | none              | workers           | function → its jobs that are started
+| sv:jobs:due               | zset   | none              | gateway, workers  | queue → when to look at its scheduled jobs next (unix s)
 | sv:jobs:bytes             | hash   | none              | workers           | key id → bytes of its ended jobs
 | sv:jobs:objects           | zset   | none              | gateway, workers  | ids of jobs with objects by when to delete them (unix s)
 | sv:jobs:unresolved        | list   | none              | gateway, workers  | jobs that ended, whose dependents the next sweep goes on with
@@ -109,6 +110,9 @@ JOBS_COUNTS = "sv:jobs:counts"
 JOBS_BYTES = "sv:jobs:bytes"
 JOBS_OBJECTS = "sv:jobs:objects"
 JOBS_UNRESOLVED = "sv:jobs:unresolved"
+JOBS_RUNNING = "sv:jobs:running"
+JOBS_DUE = "sv:jobs:due"
+JOBS_SEQ = "sv:jobs:seq"
 JOBS_BARRIER = "sv:jobs:barrier"
 JOBS_UPLOADS = "sv:jobs:uploads"
 JOBS_EXPANDING = "sv:jobs:expanding"

@@ -71,8 +71,11 @@ def packed_settlement(worker: str, taken: Taken, settlement: Settlement, is_stor
     return [msgspec.msgpack.encode(described), settlement.result if is_finished and not is_stored else b""]
 
 
-def record_of(job_id: str, fields: Mapping[str, bytes], result: bytes | None) -> JobRecord:
-    """Return the job whose hash has these fields (of RECORD_FIELDS). result: if it is wanted and there."""
+def record_of(job_id: str, names: Sequence[str], values: Sequence[bytes | None]) -> JobRecord | None:
+    """Return the job whose hash has these values, None if it has none. names: RECORD_FIELDS, and maybe `sv_result`."""
+    fields = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+    if "status" not in fields:
+        return None
     stored = fields.get("sv_stored", b"").decode()
     error, progress = fields.get("sv_error"), fields.get("sv_progress")
     spec = spec_of(fields)
@@ -99,7 +102,7 @@ def record_of(job_id: str, fields: Mapping[str, bytes], result: bytes | None) ->
         progress=msgspec.json.decode(progress, type=Progress) if progress else None,
         input_bytes=_number(fields, "sv_input_bytes"),
         is_input_stored=INPUT_STORED in stored,
-        result=result,
+        result=fields.get("sv_result"),
         result_bytes=_number(fields, "sv_result_bytes"),
         result_type=fields.get("sv_result_type", DEFAULT_RESULT_TYPE.encode()).decode(),
         is_result_stored=RESULT_STORED in stored,
@@ -171,9 +174,14 @@ def by_name(flat: Sequence[bytes]) -> dict[str, bytes]:
     return {flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)}
 
 
+def instant_of(written: str) -> float:
+    """Return an instant that RQ, or a script, has written, in unix seconds."""
+    return datetime.fromisoformat(written).timestamp()
+
+
 def _instant(fields: Mapping[str, bytes], name: str) -> float:
     value = fields.get(name)
-    return datetime.fromisoformat(value.decode()).timestamp() if value else 0.0
+    return instant_of(value.decode()) if value else 0.0
 
 
 def _number(fields: Mapping[str, bytes], name: str) -> int:

@@ -1,7 +1,8 @@
 -- In front of every script that moves jobs: names, the clock, and what all moves do alike.
 -- rq:job:{id} hash · rq:queue:{queue} list · rq:wip|scheduled|deferred|finished|failed|canceled:{queue} zset ·
 -- sv:jobs:seq hash queue → last number · sv:jobs:waiting set · sv:jobs:counts hash · sv:jobs:bytes hash key id → bytes ·
--- sv:jobs:group:{group} hash · sv:jobs:unique:{…} string · sv:jobs:dead:{function}:{key} zset · sv:jobs:objects zset
+-- sv:jobs:group:{group} hash · sv:jobs:unique:{…} string · sv:jobs:dead:{function}:{key} zset · sv:jobs:objects zset ·
+-- sv:jobs:running hash function → started jobs
 local call = redis.call
 local time = call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1e6
@@ -12,7 +13,8 @@ local REGISTRY = {started = 'rq:wip:', scheduled = 'rq:scheduled:', deferred = '
 local FIELDS = {'status', 'origin', 'worker_name', 'group_id', 'created_at', 'allow_dependency_failures', 'sv_token',
   'sv_attempt', 'sv_unique', 'sv_dependents', 'sv_hook', 'sv_ttl', 'sv_input_bytes', 'sv_stored', 'sv_deadline',
   'sv_due', 'sv_canceling', 'sv_said'}
-local EXPIRE_LATER_S = 3600 -- sweep deletes a job in time, and knows what it held; this is for when nobody sweeps
+-- sweep deletes a job in time, and knows what it held; RQ's own cleaning and EXPIRE are for when nobody sweeps
+local LATER_S = 3600
 local JOB_BYTES = 800       -- what a finished job takes beside its input and result (docs/jobs.md)
 local EVENTS_S = 600
 local DEFAULT_TTL_S = 86400
@@ -49,12 +51,17 @@ local function read(id)
   return job
 end
 
--- counts and bytes are added up and written once, by `conclude`
-local counts, bytes = {}, {}
+-- counts, bytes and running are added up and written once, by `conclude`
+local counts, bytes, running = {}, {}, {}
 local function count(what, number) counts[what] = (counts[what] or 0) + (number or 1) end
 
+local function count_running(queue, number)
+  local name = string.match(queue, '^sv:([^:]+)')
+  running[name] = (running[name] or 0) + number
+end
+
 local function count_group(job, from, to)
-  if not job.group_id or job.group_id == '' then return end
+  if not job.group_id then return end
   local key = 'sv:jobs:group:' .. job.group_id
   if from then call('HINCRBY', key, from, -1) end
   call('HINCRBY', key, to, 1)
@@ -95,36 +102,44 @@ local function enqueue(job, at_front)
   tell(job, 'queued', tonumber(job.sv_token or 0), WAITING_FROM)
 end
 
+-- sv:jobs:due zset: queue → when to look at its scheduled jobs next
 local function schedule(job, due)
+  local at = math.min(tonumber(due), tonumber(job.sv_deadline or due))
   call('HSET', job_key(job.id), 'status', 'scheduled', 'sv_due', due)
-  call('ZADD', in_registry('scheduled', job.origin), due, job.id)
+  call('ZADD', in_registry('scheduled', job.origin), at, job.id)
+  call('ZADD', 'sv:jobs:due', 'LT', at, job.origin)
   count_group(job, job.status, 'scheduled')
+end
+
+local function count_bytes(job, number)
+  local key_id = string.match(job.origin, '^sv:[^:]+:([^:]+)')
+  bytes[key_id] = (bytes[key_id] or 0) + number
 end
 
 local function size_of(input_bytes, result_bytes)
   return JOB_BYTES + tonumber(input_bytes or 0) + tonumber(result_bytes or 0)
 end
 
--- Ends a job that is in no list or registry any more. fields: more of its hash; result_bytes: of result or error.
+-- Ends a job that is in no list or registry any more. fields: more of its hash; result_bytes: of a finished one.
 local ended = {} -- {id, state} of those that others wait for
-local complete = {} -- groups in which a job ended
+local complete = {} -- group → seconds to live, of groups in which a job ended
 local function finish(job, state, fields, result_bytes)
   local ttl, owner = tonumber(job.sv_ttl or DEFAULT_TTL_S), owner_of(job.origin)
   local key = job_key(job.id)
   call('HSET', key, 'status', state, 'ended_at', stamp, unpack(fields))
-  call('EXPIRE', key, math.ceil(ttl) + EXPIRE_LATER_S)
-  call('ZADD', in_registry(state, job.origin), now + ttl, job.id)
+  if state ~= 'finished' then result_bytes = call('HSTRLEN', key, 'sv_error') end
+  call('EXPIRE', key, math.ceil(ttl) + LATER_S)
+  call('ZADD', in_registry(state, job.origin), now + ttl + LATER_S, job.id)
   if job.sv_stored or job.stores_result then call('ZADD', 'sv:jobs:objects', now + ttl, job.id) end
   if job.sv_unique then call('DEL', 'sv:jobs:unique:' .. owner .. ':' .. job.sv_unique) end
-  if job.group_id and job.group_id ~= '' then
+  if job.group_id then
     count_group(job, job.status, state)
-    complete[#complete + 1] = job.group_id
+    complete[job.group_id] = math.ceil(ttl) + LATER_S
     if state ~= 'finished' then call('HSETNX', 'sv:jobs:group:' .. job.group_id, 'unfinished', job.id) end
   end
   if job.sv_dependents then ended[#ended + 1] = {job.id, state} end
   count(state)
-  local key_id = string.match(owner, ':(.*)$')
-  bytes[key_id] = (bytes[key_id] or 0) + size_of(job.sv_input_bytes, result_bytes)
+  count_bytes(job, size_of(job.sv_input_bytes, result_bytes))
   tell(job, state, tonumber(job.sv_token or 0) + 1, 0)
   if job.sv_said then call('EXPIRE', 'sv:job-events:' .. job.id, EVENTS_S) end
   tell_webhook(job.sv_hook, job.id, state, now_ms)
@@ -132,7 +147,7 @@ local function finish(job, state, fields, result_bytes)
 end
 
 local function fail(job, error)
-  finish(job, 'failed', {'sv_error', error}, #error)
+  finish(job, 'failed', {'sv_error', error})
 end
 
 local function fail_dependent(job, culprit)
@@ -145,50 +160,63 @@ local function release(job)
   if job.sv_due and tonumber(job.sv_due) > now then schedule(job, job.sv_due) else enqueue(job) end
 end
 
-local function resolve(child_id, parent_id, state)
-  local child = read(child_id)
-  if not child or child.status ~= 'deferred' then return end
-  if state == 'finished' or child.allow_dependency_failures == '1' then
-    if call('HINCRBY', job_key(child_id), 'sv_pending', -1) <= 0 then release(child) end
-  else
-    call('ZREM', in_registry('deferred', child.origin), child_id)
-    fail_dependent(child, parent_id)
-  end
-end
-
--- Starts the reducing job of a group in which nothing is left to wait for.
-local function reduce(group)
-  local about = call('HMGET', 'sv:jobs:group:' .. group, 'reduce', 'num_jobs', 'finished', 'failed', 'canceled',
-    'unfinished')
-  local num_ended = tonumber(about[3] or 0) + tonumber(about[4] or 0) + tonumber(about[5] or 0)
-  local job = about[1] and num_ended >= tonumber(about[2] or 0) and read(about[1])
+-- A job that waits for one thing less runs once nothing is left. culprit: what did not finish, if anything.
+local function wait_less(job, culprit)
   if not job or job.status ~= 'deferred' then return end
-  if about[6] and job.allow_dependency_failures ~= '1' then
+  if culprit and job.allow_dependency_failures ~= '1' then
     call('ZREM', in_registry('deferred', job.origin), job.id)
-    fail_dependent(job, about[6])
-  else
+    fail_dependent(job, culprit)
+  elseif call('HINCRBY', job_key(job.id), 'sv_pending', -1) <= 0 then
     release(job)
   end
 end
 
+-- Starts the reducing job of a group in which nothing is left to wait for; the group lives so long from then on.
+local function reduce(group, lifetime)
+  local key = 'sv:jobs:group:' .. group
+  local about = call('HMGET', key, 'num_jobs', 'finished', 'failed', 'canceled', 'reduce', 'unfinished')
+  local num_ended = tonumber(about[2] or 0) + tonumber(about[3] or 0) + tonumber(about[4] or 0)
+  if num_ended < tonumber(about[1] or 0) then return end
+  for _, name in ipairs({key, key .. ':jobs', 'rq:group:' .. group}) do call('EXPIRE', name, lifetime) end
+  if about[5] and call('HSETNX', key, 'reduced', 1) == 1 then wait_less(read(about[5]), about[6]) end
+end
+
+local function stop_running(job, execution)
+  call('ZREM', in_registry('started', job.origin), execution)
+  count_running(job.origin, -1)
+end
+
 -- What follows from jobs that ended. A step does so much of it; sweep goes on with the rest.
 local MAX_RESOLVED = 1000
+local function resolve(parent_id, state, budget)
+  local dependents = job_key(parent_id) .. ':dependents'
+  while budget > 0 do
+    local children = call('SPOP', dependents, math.min(budget, 100))
+    if #children == 0 then return budget end
+    budget = budget - #children
+    for _, child in ipairs(children) do wait_less(read(child), state ~= 'finished' and parent_id) end
+  end
+  call('RPUSH', 'sv:jobs:unresolved', parent_id .. ' ' .. state)
+  return 0
+end
+
 local function conclude()
   local budget = MAX_RESOLVED
-  while #ended > 0 or #complete > 0 do
-    local group, parent = table.remove(complete), nil
-    if group then reduce(group) else parent = table.remove(ended) end
-    while parent do
-      if budget <= 0 then
-        call('RPUSH', 'sv:jobs:unresolved', parent[1] .. ' ' .. parent[2])
-        break
-      end
-      local children = call('SPOP', job_key(parent[1]) .. ':dependents', 100)
-      if #children == 0 then break end
-      budget = budget - #children
-      for _, child in ipairs(children) do resolve(child, parent[1], parent[2]) end
+  while #ended > 0 or next(complete) do
+    local group, lifetime = next(complete)
+    if group then
+      complete[group] = nil
+      reduce(group, lifetime)
+    else
+      local parent = table.remove(ended)
+      budget = resolve(parent[1], parent[2], budget)
     end
   end
   for what, number in pairs(counts) do call('HINCRBY', 'sv:jobs:counts', what, number) end
-  for key_id, number in pairs(bytes) do call('HINCRBY', 'sv:jobs:bytes', key_id, number) end
+  for key_id, number in pairs(bytes) do
+    if call('HINCRBY', 'sv:jobs:bytes', key_id, number) <= 0 then call('HDEL', 'sv:jobs:bytes', key_id) end
+  end
+  for name, number in pairs(running) do
+    if number ~= 0 then call('HINCRBY', 'sv:jobs:running', name, number) end
+  end
 end

@@ -15,11 +15,12 @@ import redis.asyncio as redis_async
 from samovar.jobs import MAX_INLINE_BYTES
 from samovar_storage import keys
 from samovar_storage.failures import translating
+from samovar_storage.jobs import scripts
 from samovar_storage.jobs.patience import within
 from samovar_storage.objects import ObjectStore
 
 TIMEOUT_S = 30.0
-ORPHAN_AFTER_S = 3600.0
+ORPHAN_AFTER_S = 3600
 LINK_LIFETIME_S = 900
 
 
@@ -45,10 +46,11 @@ class Payloads:
         self._redis = redis
         self._objects = objects
 
-    async def put(self, job_id: str, name: str, payload: bytes, now_s: float) -> None:
-        """Store a payload. now_s: unix seconds. Raises: StoreUnavailable, DiskFull."""
+    async def put(self, job_id: str, name: str, payload: bytes) -> None:
+        """Store a payload. Raises: StoreUnavailable, DiskFull."""
         with translating("the objects of jobs"):
-            await self._redis.zadd(keys.JOBS_OBJECTS, {job_id: now_s + ORPHAN_AFTER_S}, nx=True)
+            noted = self._redis.register_script(scripts.NOTE_OBJECT)
+            await noted(keys=[keys.JOBS_OBJECTS], args=[job_id, ORPHAN_AFTER_S])
         async with within(TIMEOUT_S, "object storage"):
             await asyncio.to_thread(self._objects.put, name, payload)
 

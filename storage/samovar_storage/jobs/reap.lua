@@ -6,14 +6,14 @@ call('HDEL', 'sv:jobs:workers', worker)
 call('DEL', 'sv:jobs:takes:' .. worker)
 
 local function put_back(job, execution)
-  call('ZREM', in_registry('started', job.origin), execution)
-  if job.sv_canceling then finish(job, 'canceled', {}, 0) else enqueue(job, true) end
+  stop_running(job, execution)
+  if job.sv_canceling then finish(job, 'canceled', {}) else enqueue(job, true) end
 end
 
 local returned = {}
 for _, queue in ipairs(call('SMEMBERS', 'rq:queues')) do
-  local running = call('ZREVRANGE', in_registry('started', queue), 0, -1) -- the oldest is put back last: to the head
-  for _, execution in ipairs(running) do
+  local executions = call('ZREVRANGE', in_registry('started', queue), 0, -1) -- the oldest is put back last: to the head
+  for _, execution in ipairs(executions) do
     local job = read(string.match(execution, '^[^:]+'))
     if job and job.worker_name == worker then
       put_back(job, execution)

@@ -57,6 +57,7 @@ class Taken(Struct, frozen=True, kw_only=True):
 
     token: rises with each take of this job; with the worker's id it is the fence. attempt: starts so far, this one
     included. failures: attempts that the function failed. crashes: instances the job took down so far.
+    is_input_stored: it lay in object storage.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Taken(Struct, frozen=True, kw_only=True):
     attempt: int
     failures: int = 0
     crashes: int = 0
+    is_input_stored: bool = False
 
 
 class Settlement(Struct, frozen=True, kw_only=True):
@@ -163,8 +165,8 @@ class Hold(Struct, frozen=True, kw_only=True):
 class WorkerStatus(Struct, frozen=True, kw_only=True):
     """What one worker says of itself about once a second.
 
-    running: function → jobs it holds. max_running: that it may hold. holds: what it does not take now, by function or
-    `function:key id`. taken_per_s: queue → jobs a second it took from it lately. counts: what became of the jobs it
+    running: function → jobs it holds. max_running: that it may hold. holds: what it does not take now, by function,
+    `function:key id`, or "" for everything. taken_per_s: queue → jobs a second it took from it lately. counts: what became of the jobs it
     took since it started (taken, finished, failed, canceled, repeated, given_back, late).
     """
 

@@ -10,56 +10,134 @@ This module does not know how jobs are run, nor who may see them.
 
 from __future__ import annotations
 
-import itertools
+import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import msgspec
 import redis.asyncio as redis_async
 
-from samovar.errors import JobNotFound, NotFound, NotUnique
-from samovar.jobs import JobState
+from samovar import problems
+from samovar.errors import Conflict, JobEnded, JobNotFound, NotFound, SamovarError, StoreUnavailable
+from samovar.jobs import TERMINAL, JobState, Progress
 from samovar_storage import keys
 from samovar_storage.failures import translating
-from samovar_storage.jobs import codec, scripts
+from samovar_storage.jobs import codec, groups, scripts, submission
 from samovar_storage.jobs.barrier import Barrier
 from samovar_storage.jobs.batcher import Batcher
-from samovar_storage.jobs.layout import QueueName, job_key, parse_queue
+from samovar_storage.jobs.layout import QueueName, job_key, new_job_id, parse_queue
+from samovar_storage.jobs.listing import Listing, State
 from samovar_storage.jobs.payloads import Payloads, input_object, is_large, result_object
-from samovar_storage.jobs.records import Backlog, JobRecord, NewJob, Settlement, Taken
+from samovar_storage.jobs.records import Backlog, GroupRecord, JobRecord, NewJob, Page, Settlement, Taken
+from samovar_storage.jobs.retention import Retention
+from samovar_storage.jobs.takes import Takes
 from samovar_storage.objects import ObjectStore
 
-MAX_BATCH = 1000
-MAX_BATCH_BYTES = 8 * 1024 * 1024
 MAX_SETTLED_TOGETHER = 64
+MAX_CANCELLED_TOGETHER = 200
+MAX_PROMOTED_TOGETHER = 500
+RETRY_INPUT_S = 2.0
+MAX_ENDED_BYTES = 256 * 1024 * 1024
+
+Durability = Literal["aof", "fsync"]
 
 
 class RedisJobs:
-    """The store of jobs. Every method raises StoreUnavailable when Redis does not answer. Both stores stay open."""
+    """The store of jobs. Every method raises StoreUnavailable when Redis does not answer. Both stores stay open.
 
-    def __init__(self, redis: redis_async.Redis, objects: ObjectStore) -> None:
+    max_ended_bytes: of the ended jobs of one API key, with inputs and results; what ended first goes first.
+    """
+
+    def __init__(self, redis: redis_async.Redis, objects: ObjectStore, max_ended_bytes: int = MAX_ENDED_BYTES) -> None:
         self._redis = redis
         self._payloads = Payloads(redis, objects)
         self._barrier = Barrier(redis)
-        self._settling = Batcher(self._settle_together, MAX_SETTLED_TOGETHER)
-        self._takes = itertools.count(1)
-        self._unanswered: dict[tuple[str, QueueName], int] = {}
-        self._held: set[tuple[str, int]] = set()
+        self._settling: Batcher[submission.Packed, int] = Batcher(self._settle_together, MAX_SETTLED_TOGETHER)
+        self._listing = Listing(redis, self._without_results)
+        self._retention = Retention(redis, self._payloads, self._run, max_ended_bytes)
+        self._takes = Takes()
         self._registered: set[str] = set()
 
-    async def submit(self, jobs: Sequence[NewJob], durability: Literal["aof", "fsync"] = "aof") -> list[str]:
+    # what submitters do ----------------------------------------------------------------------------------------------
+
+    async def submit(self, jobs: Sequence[NewJob], durability: Durability = "aof") -> list[str]:
         """Accept all of these jobs or none; return their ids once they are durable as asked. An id that is known
         already is not accepted again (its id is returned: a repeated request is harmless).
 
-        Up to 1,000 jobs are one step; of more, those of later steps may be refused after a worker took earlier ones.
+        Up to 2,000 jobs are one step. Of more, earlier steps are cancelled and deleted when a later one is refused.
         Raises: StoreFull; NotUnique; JobNotFound for an unknown dependency.
         """
         for job in jobs:
             if is_large(job.input):
-                await self._payloads.put(job.id, input_object(job.id), job.input, job.spec.created_at_s)
-        for chunk in _chunks([codec.packed(job, is_large(job.input)) for job in jobs]):
-            _require_accepted(await self._run(scripts.SUBMIT, _flat(chunk)))
+                await self._payloads.put(job.id, input_object(job.id), job.input)
+        new: list[str] = []
+        try:
+            for step in submission.steps([codec.packed(job, is_large(job.input)) for job in jobs]):
+                new += submission.accepted(await self._run(scripts.SUBMIT, submission.flat(step)))
+        except SamovarError:
+            await self._withdraw(jobs, set(new))
+            raise
         await self._barrier.passed(durability)
         return [job.id for job in jobs]
+
+    async def cancel(self, job_id: str) -> JobState:
+        """End a job that does not run; ask the worker of one that does to stop it (state started, canceling).
+
+        Raises: JobNotFound; JobEnded.
+        """
+        outcome = (await self._cancel([job_id]))[0]
+        if not outcome:
+            raise JobNotFound(f"there is no job {job_id}; it may have expired")
+        before, _, state = outcome.rpartition(":")
+        if before:
+            raise JobEnded(f"the job {job_id} has {state} already", state=state)
+        return JobState(state)
+
+    async def cancel_group(self, group_id: str) -> int:
+        """Cancel what of a group has not ended, its reducing job first; return how many were, or are being stopped.
+
+        Raises: JobNotFound.
+        """
+        reduce, offset, num_cancelled = (await self.group(group_id)).reduce, 0, 0
+        chunk = [reduce] if reduce else []
+        while chunk or offset == 0:
+            outcomes = await self._cancel(chunk)
+            num_cancelled += len([outcome for outcome in outcomes if outcome and ":" not in outcome])
+            chunk = await groups.job_ids(self._redis, group_id, offset, MAX_CANCELLED_TOGETHER)
+            offset += MAX_CANCELLED_TOGETHER
+        return num_cancelled
+
+    async def retry(self, job_id: str) -> str:
+        """Submit the same again, with the same input; return the new job's id. It stands alone: it is in no group, and
+        waits for no other job.
+
+        Raises: JobNotFound; Conflict for one that has not ended, or whose group is forgotten; as `submit`.
+        """
+        record = await self.get(job_id)
+        if record.state not in TERMINAL:
+            raise Conflict(f"the job {job_id} has not ended", state=str(record.state))
+        if record.spec.reduce_of:
+            await self._require_group(record.spec.reduce_of)
+        now_s = time.time()
+        lasted_s = record.spec.deadline_at_s - record.spec.created_at_s
+        spec = msgspec.structs.replace(
+            record.spec,
+            created_at_s=now_s,
+            deadline_at_s=now_s + lasted_s if record.spec.deadline_at_s else 0.0,
+            depends_on=[],
+            group="",
+            index=0,
+            retry_of=record.id,
+        )
+        new = NewJob(id=new_job_id(int(now_s * 1000)), spec=spec, input=await self.input(record))
+        return (await self.submit([new]))[0]
+
+    async def purge(self, function: str, state: JobState | None, older_than_s: float, key_id: str | None) -> int:
+        """Delete ended jobs and their objects; return how many. older_than_s: those that ended so long ago."""
+        return await self._retention.purge(function, state, older_than_s, key_id)
+
+    # what workers do -------------------------------------------------------------------------------------------------
 
     async def take(
         self,
@@ -73,29 +151,36 @@ class RedisJobs:
         is failed on the way. A job that was cancelled is not among them. A worker that was reaped is given none.
 
         max_running, max_running_per_key: no more are given than leave so many jobs started at a time, by all workers,
-        of its function, and of its function and key, both lanes together; None = any number. After an error the same
-        must be asked again: some may have been given, unheard.
+        of its function, and of its function and key, both lanes together; None = any number.
         """
-        number = self._unanswered.setdefault((worker, queue), next(self._takes))
-        caps = max_running or 0, max_running_per_key or 0
-        reply = await self._run(scripts.TAKE, [str(queue), worker, most, number, *caps])
-        await self._barrier.passed()
-        taken = [await self._taken(queue, *job) for job in reply if (job[0].decode(), job[2]) not in self._held]
-        self._unanswered.pop((worker, queue), None)
-        self._held.update((job.id, job.token) for job in taken)
-        return taken
+        caps = ["" if cap is None else cap for cap in (max_running, max_running_per_key)]
+        async with self._takes.number(worker, queue) as number:
+            reply = await self._run(scripts.TAKE, [str(queue), worker, most, number, *caps])
+            await self._barrier.passed()
+            news = [job for job in reply if self._takes.is_news(worker, job[0].decode(), job[2])]
+            taken = [_taken(queue, job_id.decode(), *rest) for job_id, *rest in news]
+            self._takes.given(worker, taken)
+        with_input = await asyncio.gather(*(self._with_input(worker, job) for job in taken))
+        return [job for job in with_input if job is not None]
 
     async def settle(self, worker: str, taken: Taken, settlement: Settlement) -> bool:
         """Leave a job in the state it has come to, with its result; return False, having changed nothing but a count,
-        if the worker does not hold it any more. Dependents, group, retention, events: all in the same step."""
+        if the worker does not hold it any more. Dependents, group, retention, events: all in the same step.
+
+        A job that was to be cancelled while it ran, and would be queued or scheduled again, is canceled instead."""
         name, is_stored = result_object(taken.id, taken.token), is_large(settlement.result)
         if is_stored:
-            await self._payloads.put(taken.id, name, settlement.result, taken.spec.created_at_s)
+            await self._payloads.put(taken.id, name, settlement.result)
         is_kept = bool(await self._settling.add(codec.packed_settlement(worker, taken, settlement, is_stored)))
-        self._held.discard((taken.id, taken.token))
+        self._takes.settled(worker, taken)
         if is_stored and not is_kept:
             await self._payloads.delete(name)
         return is_kept
+
+    async def progress(self, worker: str, taken: Taken, progress: Progress) -> None:
+        """Record how far a job is, if the worker holds it."""
+        arguments = [worker, taken.token, msgspec.json.encode(progress)]
+        await self._run(scripts.PROGRESS, arguments, [job_key(taken.id)])
 
     async def beat(self, worker: str) -> bool:
         """Renew the leases of all jobs a worker holds; False if it was reaped: it must stop what it runs and come back
@@ -105,6 +190,8 @@ class RedisJobs:
         if is_new:
             await self._barrier.passed()
             self._registered.add(worker)
+        if not beats:
+            self._takes.left(worker)
         return bool(beats)
 
     async def beats(self) -> dict[str, int]:
@@ -122,6 +209,21 @@ class RedisJobs:
         """The worker ends; whatever it still holds is put back."""
         await self._run(scripts.REAP, [worker, ""])
         self._registered.discard(worker)
+        self._takes.left(worker)
+
+    async def promote_due(self) -> int:
+        """Queue the scheduled jobs that are due; fail those past their deadline. Return how many moved."""
+        num_moved = 0
+        while moved := int(await self._run(scripts.PROMOTE, [MAX_PROMOTED_TOGETHER])):
+            num_moved += moved
+        return num_moved
+
+    async def sweep(self) -> int:
+        """Delete a bounded number of jobs that have expired, or are too much for their API key, and objects of jobs
+        that are gone; go on with what a step left undone. Return how many jobs were deleted."""
+        return await self._retention.sweep()
+
+    # what is known ---------------------------------------------------------------------------------------------------
 
     async def get(self, job_id: str) -> JobRecord:
         """Raises: JobNotFound."""
@@ -132,13 +234,22 @@ class RedisJobs:
 
     async def get_many(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
         """Return these jobs, None for those unknown."""
-        names = [*codec.RECORD_FIELDS, "sv_result"]
-        with translating("the jobs"):
-            async with self._redis.pipeline(transaction=False) as pipeline:
-                for job_id in job_ids:
-                    pipeline.hmget(job_key(job_id), names)
-                replies = await pipeline.execute()
-        return [_record(job_id, names, values) for job_id, values in zip(job_ids, replies, strict=True)]
+        return await self._records(job_ids, [*codec.RECORD_FIELDS, "sv_result"])
+
+    async def group(self, group_id: str) -> GroupRecord:
+        """Return what became of the jobs of a group so far. Jobs may be submitted to it in several steps; one with
+        `reduce_of` comes with the last and runs once all others have ended. Raises: JobNotFound."""
+        return await groups.group(self._redis, group_id)
+
+    async def group_results(self, group_id: str, offset: int, limit: int) -> list[bytes | None]:
+        """Return the results of up to `limit` jobs of a group, in the order of its inputs; None for what has none."""
+        records = await self.get_many(await groups.job_ids(self._redis, group_id, offset, limit))
+        finished = [record if record and record.state == JobState.FINISHED else None for record in records]
+        return [None if record is None else await self.result(record) for record in finished]
+
+    async def position(self, record: JobRecord) -> int:
+        """Return how many jobs of its queue are in front of a queued one, at most."""
+        return int(await self._run(scripts.POSITION, [record.seq], [f"rq:queue:{record.queue}"]))
 
     async def input(self, record: JobRecord) -> bytes:
         """Return a job's input, wherever it lies."""
@@ -149,10 +260,10 @@ class RedisJobs:
 
     async def result(self, record: JobRecord) -> bytes:
         """Return a finished job's result, wherever it lies. Raises: NotFound when there is none."""
-        if record.is_result_stored:
-            return await self._payloads.get(result_object(record.id, record.token))
         if record.state != JobState.FINISHED:
             raise NotFound(f"the job {record.id} has no result: it is {record.state}")
+        if record.is_result_stored:
+            return await self._payloads.get(result_object(record.id, record.token))
         if record.result is not None or not record.result_bytes:
             return record.result or b""
         with translating("the job's result"):
@@ -177,61 +288,110 @@ class RedisJobs:
             waits[queue.function] = Backlog(normal=known.normal + normal, low=known.low + low)
         return waits
 
+    async def counts(self) -> dict[str, int]:
+        """Return how often each move was made since the beginning, by what it came to (keys.JOBS_COUNTS)."""
+        with translating("the counts of jobs"):
+            counts: dict[Any, Any] = await self._redis.hgetall(keys.JOBS_COUNTS)
+        return {what.decode(): int(number) for what, number in counts.items()}
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    async def _withdraw(self, jobs: Sequence[NewJob], accepted: set[str]) -> None:
+        """None of these jobs is accepted, but for those that a worker has taken already; those it is asked to stop."""
+        by_queue: dict[str, list[str]] = {}
+        for job in jobs:
+            if job.id in accepted:
+                by_queue.setdefault(str(codec.queue_of(job.spec)), []).append(job.id)
+            elif is_large(job.input) and not await self._exists(job.id):
+                await self._payloads.delete(input_object(job.id))
+        for queue, ids in by_queue.items():
+            for i in range(0, len(ids), MAX_CANCELLED_TOGETHER):
+                await self._cancel(ids[i : i + MAX_CANCELLED_TOGETHER])
+                await self._retention.forget(queue, ids[i : i + MAX_CANCELLED_TOGETHER])
+
+    async def _exists(self, job_id: str) -> bool:
+        with translating("the jobs"):
+            return bool(await self._redis.exists(job_key(job_id)))
+
+    async def _require_group(self, group_id: str) -> None:
+        try:
+            await self.group(group_id)
+        except JobNotFound as error:
+            raise Conflict(f"the group {group_id}, whose results it reduces, is forgotten") from error
+
+    async def _cancel(self, job_ids: Sequence[str]) -> list[str]:
+        return [outcome.decode() for outcome in await self._run(scripts.CANCEL, job_ids)] if job_ids else []
+
+    async def _settle_together(self, settlements: list[list[bytes]]) -> list[int]:
+        kept: list[int] = await self._run(scripts.SETTLE, submission.flat(settlements))
+        return kept
+
+    async def _with_input(self, worker: str, taken: Taken) -> Taken | None:
+        """Return a job with its input; None if that cannot be had now, and the job was given back, or never."""
+        if not taken.is_input_stored:
+            return taken
+        try:
+            payload = await self._payloads.get(input_object(taken.id))
+        except StoreUnavailable:
+            due_at_s = time.time() + RETRY_INPUT_S
+            await self.settle(
+                worker, taken, Settlement(state=JobState.SCHEDULED, due_at_s=due_at_s, counts_attempt=False)
+            )
+            return None
+        except NotFound as error:
+            await self.settle(worker, taken, Settlement(state=JobState.FAILED, error=problems.standard(error)))
+            return None
+        return msgspec.structs.replace(taken, input=payload)
+
+    async def _without_results(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
+        return await self._records(job_ids, codec.RECORD_FIELDS)
+
+    async def _records(self, job_ids: Sequence[str], names: Sequence[str]) -> list[JobRecord | None]:
+        with translating("the jobs"):
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for job_id in job_ids:
+                    pipeline.hmget(job_key(job_id), [*names])
+                replies = await pipeline.execute()
+        return [codec.record_of(job_id, names, values) for job_id, values in zip(job_ids, replies, strict=True)]
+
     async def _field(self, job_id: str, name: str) -> bytes:
         value: Any = await self._redis.hget(job_key(job_id), name)
         return value or b""
-
-    async def _settle_together(self, settlements: list[list[bytes]]) -> list[int]:
-        kept: list[int] = await self._run(scripts.SETTLE, _flat(settlements))
-        return kept
-
-    async def _taken(self, queue: QueueName, job_id: bytes, flat: list[bytes], token: int, attempt: int) -> Taken:
-        fields = codec.by_name(flat)
-        is_stored = codec.INPUT_STORED in fields.get("sv_stored", b"").decode()
-        job_id_ = job_id.decode()
-        payload = await self._payloads.get(input_object(job_id_)) if is_stored else fields.get("sv_input", b"")
-        return Taken(
-            id=job_id_,
-            spec=codec.spec_of(fields),
-            input=payload,
-            queue=str(queue),
-            token=token,
-            attempt=attempt,
-            failures=int(fields.get("sv_failures", 0)),
-            crashes=int(fields.get("sv_crashes", 0)),
-        )
 
     async def _run(self, script: str, arguments: Sequence[Any], names: Sequence[str] = ()) -> Any:
         with translating("the jobs"):
             return await self._redis.register_script(script)(keys=names, args=arguments)
 
-
-def _record(job_id: str, names: Sequence[str], values: Sequence[bytes | None]) -> JobRecord | None:
-    fields = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-    return codec.record_of(job_id, fields, fields.get("sv_result")) if "status" in fields else None
-
-
-def _chunks(packed: Sequence[list[bytes]]) -> list[list[list[bytes]]]:
-    """Return the jobs in steps of at most MAX_BATCH jobs and, but for single ones, MAX_BATCH_BYTES."""
-    chunks: list[list[list[bytes]]] = []
-    size = 0
-    for job in packed:
-        size += sum(map(len, job))
-        if not chunks or len(chunks[-1]) >= MAX_BATCH or size > MAX_BATCH_BYTES:
-            chunks.append([])
-            size = sum(map(len, job))
-        chunks[-1].append(job)
-    return chunks
-
-
-def _flat(packed: Sequence[list[bytes]]) -> list[bytes]:
-    return [part for parts in packed for part in parts]
+    # last, for in what comes after it `list` is this method
+    async def list(
+        self,
+        functions: Sequence[str],
+        state: State | None,
+        key_id: str | None,
+        group: str | None,
+        cursor: str,
+        limit: int,
+    ) -> Page:
+        """Return jobs of these functions without their results, newest first; those of a group in the order of its
+        inputs. The cost depends on `limit`, not on how many there are. A page may be shorter than `limit` although
+        its cursor says that there are more. Raises: InvalidInput for a cursor that is none."""
+        if group is None:
+            return await self._listing.page(functions, state, key_id, cursor, limit)
+        page = await self._listing.of_group(group, state, cursor, limit)
+        seen = [job for job in page.jobs if job.spec.function in functions and key_id in (None, job.spec.key_id)]
+        return Page(jobs=seen, cursor=page.cursor)
 
 
-def _require_accepted(reply: list[bytes]) -> None:
-    if not reply:
-        return
-    refusal, job_id = reply[0].decode(), reply[1].decode()
-    if refusal == "not_unique":
-        raise NotUnique(f"the unfinished job {job_id} has this `unique`", job=job_id)
-    raise JobNotFound(f"there is no job {job_id} to depend on", job=job_id)
+def _taken(queue: QueueName, job_id: str, flat: list[bytes], token: int, attempt: int) -> Taken:
+    fields = codec.by_name(flat)
+    return Taken(
+        id=job_id,
+        spec=codec.spec_of(fields),
+        input=fields.get("sv_input", b""),
+        queue=str(queue),
+        token=token,
+        attempt=attempt,
+        failures=int(fields.get("sv_failures", 0)),
+        crashes=int(fields.get("sv_crashes", 0)),
+        is_input_stored=codec.INPUT_STORED in fields.get("sv_stored", b"").decode(),
+    )

@@ -18,13 +18,26 @@ def _text(name: str) -> str:
     return resources.files(__package__).joinpath(f"{name}.lua").read_text()
 
 
-def _move(name: str, head: str = _ALLOW_OOM) -> str:
-    return head + TELL_WEBHOOK + _text("common") + _text(name)
+def _move(*names: str, head: str = _ALLOW_OOM) -> str:
+    return head + TELL_WEBHOOK + _text("common") + "".join(map(_text, names))
 
 
-SUBMIT = _move("submit", _REFUSE_OOM)
+def _small(name: str) -> str:
+    return _ALLOW_OOM + _text(name)
+
+
+SUBMIT = _move("submit", head=_REFUSE_OOM)
 TAKE = _move("take")
 SETTLE = _move("settle")
 REAP = _move("reap")
-BEAT = _ALLOW_OOM + _text("beat")
-WAITING = _ALLOW_OOM + _text("waiting")
+CANCEL = _move("cancel")
+PROMOTE = _move("promote")
+PURGE = _move("forget", "purge")
+SWEEP = _move("forget", "sweep")
+TRIM = _move("forget", "trim")
+BEAT = _small("beat")
+WAITING = _small("waiting")
+PROGRESS = _small("progress")
+POSITION = _small("position")
+OBJECTS = _small("objects")
+NOTE_OBJECT = _small("note_object")

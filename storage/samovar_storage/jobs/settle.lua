@@ -17,14 +17,14 @@ local function settle(result, worker, id, token, state, fields, size, is_stored,
     count('late')
     return 0
   end
-  call('ZREM', in_registry('started', job.origin), id .. ':' .. token)
+  stop_running(job, id .. ':' .. token)
   if result ~= '' then fields[#fields + 1], fields[#fields + 2] = 'sv_result', result end
   if is_stored then
     job.stores_result = true
     fields[#fields + 1], fields[#fields + 2] = 'sv_stored', (job.sv_stored or '') .. 'r'
   end
   if job.sv_canceling and not TERMINAL[state] then
-    finish(job, 'canceled', {}, 0)
+    finish(job, 'canceled', {})
   elseif TERMINAL[state] then
     finish(job, state, fields, size)
     if code == 'quarantined' then

@@ -1,6 +1,6 @@
 -- ARGV: three for each job: (msgpack) id, queue, fields of its hash, due, unique, dependencies, group, group it reduces;
 -- its call as RQ writes it; its input, "" if that is in object storage.
--- Returns {} once all are accepted; {"not_unique", id of the holder} or {"unknown", dependency}, and nothing changed.
+-- Returns {"accepted", ids that were not known}; {"not_unique", id of the holder} or {"unknown", dependency}, and nothing changed.
 local jobs, known = {}, {}
 for i = 1, #ARGV, 3 do
   local id, queue, fields, due, unique, dependencies, group, reduce_of = unpack(cmsgpack.unpack(ARGV[i]))
@@ -64,8 +64,8 @@ local function accept(job)
     if job.fields[i] == 'allow_dependency_failures' then allow_failed = true end
   end
   local pending, culprit = depend(job, allow_failed)
-  local waits = pending > 0 or culprit or job.reduce_of ~= ''
-  local state = waits and 'deferred' or (job.due > now and 'scheduled' or 'queued')
+  if job.reduce_of ~= '' then pending = pending + 1 end
+  local state = (pending > 0 or culprit) and 'deferred' or (job.due > now and 'scheduled' or 'queued')
   local fields = job.fields
   if pending > 0 then fields[#fields + 1], fields[#fields + 2] = 'sv_pending', pending end
   if job.input ~= '' then fields[#fields + 1], fields[#fields + 2] = 'sv_input', job.input end
@@ -73,14 +73,17 @@ local function accept(job)
   if job.unique ~= '' then call('SET', 'sv:jobs:unique:' .. owner_of(job.origin) .. ':' .. job.unique, job.id) end
   if state == 'queued' then
     queue_later(job)
+  elseif state == 'scheduled' then
+    schedule(read(job.id), job.due)
   else
-    call('ZADD', in_registry(state, job.origin), state == 'deferred' and now or job.due, job.id)
-    call('SADD', 'rq:queues', job.origin)
+    call('ZADD', in_registry(state, job.origin), now, job.id)
   end
+  if state ~= 'queued' then call('SADD', 'rq:queues', job.origin) end
   if job.group ~= '' then join_group(job, state) end
   if job.reduce_of ~= '' then
     call('HSET', 'sv:jobs:group:' .. job.reduce_of, 'reduce', job.id)
-    complete[#complete + 1] = job.reduce_of
+    call('HDEL', 'sv:jobs:group:' .. job.reduce_of, 'reduced')
+    complete[job.reduce_of] = DEFAULT_TTL_S + LATER_S
   end
   if culprit then
     local failing = read(job.id)
@@ -89,11 +92,11 @@ local function accept(job)
   end
 end
 
-local num_accepted = 0
+local accepted = {'accepted'}
 for _, job in ipairs(jobs) do
   if call('ZADD', 'sv:jobs:of:' .. owner_of(job.origin), 0, job.id) == 1 then
     accept(job)
-    num_accepted = num_accepted + 1
+    accepted[#accepted + 1] = job.id
   end
 end
 
@@ -104,6 +107,7 @@ for name, group in pairs(groups) do
   for state, number in pairs(group.states) do call('HINCRBY', key, state, number) end
   call('RPUSH', key .. ':jobs', unpack(group.ids))
   call('SADD', 'rq:group:' .. name, unpack(group.ids))
+  for _, each in ipairs({key, key .. ':jobs', 'rq:group:' .. name}) do call('PERSIST', each) end
   call('SADD', 'rq:groups', name)
 end
 
@@ -113,6 +117,6 @@ for queue, ids in pairs(lists) do
   if last == #ids then call('SADD', 'rq:queues', queue) end
   announce(queue, #ids, call('RPUSH', 'rq:queue:' .. queue, unpack(ids)))
 end
-if num_accepted > 0 then count('accepted', num_accepted) end
+if #accepted > 1 then count('accepted', #accepted - 1) end
 conclude()
-return {}
+return accepted

@@ -1,12 +1,9 @@
 -- ARGV: queue, worker, most, number of this take, and how many jobs may run of the function, and of function and key,
--- 0 = any number. sv:jobs:takes:{worker} hash: queue → number of the last take. sv:jobs:busy:{function} set of queues.
+-- "" = any number. sv:jobs:takes:{worker} hash: queue → number of the last take. sv:jobs:running hash.
 -- Returns one {id, fields as they were, token, attempt} for each job the worker holds now. A take that comes twice
 -- (its answer was lost) returns all that the worker holds of the queue: the caller knows which of them are news to it.
 local queue, worker, most, number = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local max_of_function, max_of_key = tonumber(ARGV[5]), tonumber(ARGV[6])
-local list, running, takes = 'rq:queue:' .. queue, in_registry('started', queue), 'sv:jobs:takes:' .. worker
-local owner = owner_of(queue)
-local busy = 'sv:jobs:busy:' .. string.match(owner, '^([^:]+)')
+local list, started, takes = 'rq:queue:' .. queue, in_registry('started', queue), 'sv:jobs:takes:' .. worker
 if call('HEXISTS', 'sv:jobs:workers', worker) == 0 then return {} end
 
 local function fields_of(id)
@@ -17,7 +14,7 @@ end
 
 if call('HGET', takes, queue) == number then
   local held = {}
-  for _, execution in ipairs(call('ZRANGE', running, 0, -1)) do
+  for _, execution in ipairs(call('ZRANGE', started, 0, -1)) do
     local id = string.match(execution, '^[^:]+')
     local job, flat = fields_of(id)
     if job and job.worker_name == worker then
@@ -28,36 +25,30 @@ if call('HGET', takes, queue) == number then
 end
 call('HSET', takes, queue, number)
 
+-- how many may be started without more than the caps allow
+local function within_caps()
+  local allowed, function_name, owner = most, string.match(queue, '^sv:([^:]+)'), 'sv:' .. owner_of(queue)
+  if ARGV[5] ~= '' then
+    allowed = math.min(allowed, tonumber(ARGV[5]) - tonumber(call('HGET', 'sv:jobs:running', function_name) or 0))
+  end
+  if ARGV[6] ~= '' then
+    local of_key = call('ZCARD', in_registry('started', owner)) + call('ZCARD', in_registry('started', owner .. ':low'))
+    allowed = math.min(allowed, tonumber(ARGV[6]) - of_key)
+  end
+  return math.max(0, allowed)
+end
+most = within_caps()
+
 local function start(job)
   local token, attempt = tonumber(job.sv_token or 0) + 1, tonumber(job.sv_attempt or 0) + 1
   call('HSET', job_key(job.id), 'status', 'started', 'started_at', stamp, 'worker_name', worker, 'sv_token', token,
     'sv_attempt', attempt)
-  call('ZADD', running, '+inf', job.id .. ':' .. token)
+  call('ZADD', started, '+inf', job.id .. ':' .. token)
   count_group(job, 'queued', 'started')
   tell(job, 'started', token, 0)
   tell_webhook(job.sv_hook, job.id, 'started', now_ms)
   return token, attempt
 end
-
--- Counted from the registries each time; queues in which nothing runs any more are forgotten on the way.
-local function num_of_function()
-  local number = 0
-  for _, other in ipairs(call('SMEMBERS', busy)) do
-    local running_there = call('ZCARD', in_registry('started', other))
-    if running_there == 0 then call('SREM', busy, other) end
-    number = number + running_there
-  end
-  return number
-end
-
-local function num_of_key()
-  local normal = 'sv:' .. owner
-  return call('ZCARD', in_registry('started', normal)) + call('ZCARD', in_registry('started', normal .. ':low'))
-end
-
-if max_of_function > 0 then most = math.min(most, max_of_function - num_of_function()) end
-if max_of_key > 0 then most = math.min(most, max_of_key - num_of_key()) end
-if most <= 0 then return {} end
 
 local MAX_EXPIRED = 1000 -- that one take fails on its way
 local taken, num_expired = {}, 0
@@ -78,7 +69,7 @@ while #taken < most and num_expired < MAX_EXPIRED do
     end
   end
 end
-if #taken > 0 then call('SADD', busy, queue) end
+count_running(queue, #taken)
 if call('EXISTS', list) == 0 then call('SREM', 'sv:jobs:waiting', queue) end
 conclude()
 return taken

@@ -3,7 +3,10 @@ local reply = {}
 for _, queue in ipairs(redis.call('SMEMBERS', KEYS[1])) do
   local length = redis.call('LLEN', 'rq:queue:' .. queue)
   if length > 0 then
-    reply[#reply + 1], reply[#reply + 2] = queue, length
+    table.insert(reply, queue)
+    table.insert(reply, length)
+  else
+    redis.call('SREM', KEYS[1], queue)
   end
 end
 return reply
