@@ -33,6 +33,8 @@ def status(lease: Lease, taker: Taker, attempts: Attempts, now_s: float, at_s: f
         name: Hold(reason=pause.reason, until_s=at_s + pause.until_s - now_s)
         for name, pause in taker.pauses.held(now_s).items()
     }
+    if not taker.may_take:
+        holds[""] = Hold(reason="paused")
     return WorkerStatus(
         worker=lease.worker,
         at_s=at_s,

@@ -134,7 +134,8 @@ class Taker:
             self._hear(queue)
 
     @property
-    def _may_take(self) -> bool:
+    def may_take(self) -> bool:
+        """Return whether anything is taken at all now."""
         return self.is_open and not self._is_suspended
 
     # ---- whose turn it is ----------------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ class Taker:
         now_s = time.monotonic()
         self._rota.wake_due(now_s)
         free = self.max_held - len(self._attempts.running)
-        while self._may_take and free > 0 and worker == self._lease.worker:
+        while self.may_take and free > 0 and worker == self._lease.worker:
             queue = self._rota.next()
             if queue is None:
                 return None

@@ -18,7 +18,7 @@ from samovar_storage.jobs.records import JobRecord
 from samovar_storage.jobs.waiting import Facts, wait_reason
 
 if TYPE_CHECKING:
-    from samovar_dispatch.functions import FunctionTable
+    from samovar_dispatch.functions import FunctionEntry, FunctionTable
     from samovar_storage.jobs.store import Jobs
 
 FRESH_S = 1.0
@@ -71,8 +71,14 @@ class Prospects:
         if not read_s or now_s - read_s > FRESH_S:
             entry = self._functions.entries.get(function)
             refs = [version.ref for version in entry.versions.values()] if entry is not None else []
-            facts = await read_facts(self._redis, refs) if refs else Facts()
+            facts = await read_facts(self._redis, refs, _max_running(entry)) if entry is not None else Facts()
             if len(self._facts) >= MAX_FUNCTIONS:
                 self._facts.clear()
             self._facts[function] = (now_s, facts)
         return facts
+
+
+def _max_running(entry: FunctionEntry) -> int | None:
+    """Return the cap of the newest version that has one: workers keep that of the version each job goes to."""
+    caps = [entry.versions[number].manifest.jobs.max_running for number in sorted(entry.versions)]
+    return next((cap for cap in reversed(caps) if cap is not None), None)

@@ -44,8 +44,11 @@ async def workers(redis: redis_async.Redis) -> list[WorkerStatus]:
     return _read(rows, WorkerStatus)
 
 
-async def read_facts(redis: redis_async.Redis, refs: Sequence[str]) -> Facts:
-    """Return what is known now of a function's versions with traffic (`refs`), and of the workers."""
+async def read_facts(redis: redis_async.Redis, refs: Sequence[str], max_running: int | None = None) -> Facts:
+    """Return what is known now of a function's versions with traffic (`refs`), and of the workers.
+
+    max_running: how many jobs of it may run at a time.
+    """
     if not refs:
         return Facts(workers=tuple(await workers(redis)))
     with translating("what jobs wait for"):
@@ -59,6 +62,7 @@ async def read_facts(redis: redis_async.Redis, refs: Sequence[str]) -> Facts:
         versions=tuple(_read(statuses, VersionStatus)),
         boot_failures=tuple(_read(failures, BootFailure)),
         breakers=tuple(_read(breakers, BreakerNews)),
+        max_running=max_running,
     )
 
 

@@ -6,6 +6,7 @@
 | scheduled, after a failure; else                       | retry; delayed
 | queued, and no worker is alive                         | no_worker
 | … every worker leaves its queue alone                  | what the worker says that is nearest to taking it
+| … as many jobs of its function run as may              | paused
 | … no instance is ready: the last boot failed           | crash_loop
 |   … the breaker is open                                | breaker_open
 |   … instances come up, or the manager has not seen     | cold_start
@@ -37,12 +38,16 @@ _BOOT_REASONS = ("crash_loop", "load_failed")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was read of one function, all at about the same time. Each list holds what there is; versions: by share."""
+    """What was read of one function, all at about the same time; each tuple holds what there is.
+
+    max_running: how many jobs of it may run at a time, None = any number.
+    """
 
     workers: tuple[WorkerStatus, ...] = ()
     versions: tuple[VersionStatus, ...] = ()
     boot_failures: tuple[BootFailure, ...] = ()
     breakers: tuple[BreakerNews, ...] = ()
+    max_running: int | None = None
 
 
 def wait_reason(record: JobRecord, facts: Facts, position: int, now_s: float) -> tuple[WaitReason, float | None] | None:
@@ -96,9 +101,8 @@ def _hold(queue: QueueName, workers: Iterable[WorkerStatus], now_s: float) -> Ho
     """Return the hold that ends first if every worker has one on this queue, else None."""
     nearest: Hold | None = None
     for worker in workers:
-        found = [
-            worker.holds[key] for key in (queue.function, f"{queue.function}:{queue.key_id}") if key in worker.holds
-        ]
+        keys = ("", queue.function, f"{queue.function}:{queue.key_id}")
+        found = [worker.holds[key] for key in keys if key in worker.holds]
         held = [hold for hold in found if not hold.until_s or hold.until_s > now_s]
         if not held:
             return None
@@ -108,6 +112,9 @@ def _hold(queue: QueueName, workers: Iterable[WorkerStatus], now_s: float) -> Ho
 
 
 def _of_function(record: JobRecord, facts: Facts, now_s: float) -> WaitReason:
+    num_running = sum(worker.running.get(record.spec.function, 0) for worker in facts.workers)
+    if facts.max_running is not None and num_running >= facts.max_running:
+        return "paused"
     is_ready = any(version.ready for version in facts.versions) if facts.versions else _is_served(record, facts)
     is_open = any(news.until_s > now_s and news.state != "closed" for news in facts.breakers)
     if is_ready:
