@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from samovar import wire
-from samovar.errors import Cancelled, Draining, InstanceLost
+from samovar.errors import Cancelled, Draining, InstanceLost, Shed
 from samovar.lifecycle import State
 from samovar.policies import Breaker
 from samovar_dispatch.ask import BACKGROUND, Ask
@@ -204,3 +204,30 @@ async def test_jobs_are_never_sent_ahead_of_a_free_slot(zygote: Zygote) -> None:
         jobs = [made.job({"deed": "facts"}) for _ in range(200)]
         assert [(await job.answer())[0] for job in jobs] == [f"job-{number}" for number in range(1, 201)]
         assert made.version.seats.allowance == 0 and made.version.stats.redispatched == 0
+
+
+async def test_of_an_instance_that_others_use_too_a_worker_takes_what_is_left(zygote: Zygote) -> None:
+    instance = zygote.start(FUNCTIONS / "works_async")
+    async with bench("works_async", instance) as one, bench("works_async", instance) as other:
+        beside = one.job({"seconds": 0.3})
+        await is_running(beside)
+        (seat,) = (member.seat for member in other.version.members.values())
+        long = [other.job({"seconds": 0.05}) for _ in range(2)]
+        await until(lambda: seat.limit == 1)
+        assert seat.open, "it goes on beside the other worker"
+        assert [await job.answer() for job in long] == ["job-1", "job-2"]
+        await until(lambda: seat.limit == 2)
+
+
+async def test_a_job_that_never_finds_a_slot_is_given_back(zygote: Zygote) -> None:
+    instance = zygote.start(FUNCTIONS / "works")
+    async with bench("works", instance) as one, bench("works", instance) as other:
+        running = one.job({"deed": "polls"})
+        await is_running(running)
+        waits = other.job({"deed": "facts"})
+        assert isinstance(await waits.outcome, Shed)
+        other.assert_nobody_is_blamed()
+        running.call.cancel()
+        assert await running.freed is False
+        await until(lambda: other.version.seats.num_open)
+        assert (await other.job({"deed": "facts"}).answer())[0] == "job-2"

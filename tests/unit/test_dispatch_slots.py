@@ -121,3 +121,20 @@ def test_after_a_loss(
         service_s=1.0,
     )
     assert verdict is expected
+
+
+@pytest.mark.parametrize(("retry_on_crash", "expected"), [(True, Verdict.REDISPATCH), (False, Verdict.FAIL)])
+def test_who_ran_beside_a_call_that_had_to_be_stopped_is_sent_elsewhere(
+    retry_on_crash: bool, expected: Verdict
+) -> None:
+    verdict = after_loss(
+        wanted=True,
+        started=True,
+        blameless=True,
+        num_attempts=0,
+        retry_on_crash=retry_on_crash,
+        may_spend=lambda: False,
+        remaining_s=0.1,
+        service_s=1.0,
+    )
+    assert verdict is expected
