@@ -323,4 +323,4 @@ def kept_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]
 
 def print_of(header: Mapping[bytes, bytes], body: bytes, *more: bytes) -> str:
     """Return the fingerprint of a request: its content type, its body and `more`."""
-    return fingerprint(header.get(b"content-type", b"").strip().lower(), body, *more)
+    return fingerprint(header.get(b"content-type", b"application/json").strip().lower(), body, *more)
