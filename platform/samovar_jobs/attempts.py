@@ -228,7 +228,7 @@ class Attempts:
 
     async def _begin_reduce(self, attempt: Attempt) -> SamovarError | None:
         try:
-            body = await reduce_input(self._store, attempt.taken.spec, self._max_result_bytes)
+            body = await reduce_input(self._store, attempt.taken.spec.reduce_of, self._max_result_bytes)
         except SamovarError as error:
             return error
         return None if attempt.canceled or attempt.leaving else attempt.begin(self._journey, body)
