@@ -166,8 +166,8 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
     """What one worker says of itself about once a second.
 
     running: function → jobs it holds. max_running: that it may hold. holds: what it does not take now, by function,
-    `function:key id`, or "" for everything. taken_per_s: queue → jobs a second it took from it lately. counts: what became of the jobs it
-    took since it started (taken, finished, failed, canceled, repeated, given_back, late).
+    `function:key id`, or "" for everything. taken_per_s: queue → jobs a second it took from it lately. counts: what
+    became of the jobs it took since it started (taken, finished, failed, canceled, repeated, given_back, late).
     """
 
     worker: str
