@@ -13,6 +13,7 @@ import redis.asyncio as redis_async
 from hypothesis import HealthCheck, settings
 
 from samovar_storage.embedded import EmbeddedSeaweed, EmbeddedValkey
+from samovar_storage.jobs.redis_jobs import RedisJobs
 from samovar_storage.live import connect_async, connect_sync
 from samovar_storage.objects import ObjectStore
 from support.folders import short_folder
@@ -82,6 +83,12 @@ async def aredis(stores: Stores) -> AsyncIterator[redis_async.Redis]:
     client = connect_async(stores.redis_url)
     yield client
     await client.aclose()
+
+
+@pytest.fixture
+def jobs(aredis: redis_async.Redis, object_store: ObjectStore) -> RedisJobs:
+    """The store of jobs over this test's database and bucket."""
+    return RedisJobs(aredis, object_store)
 
 
 @pytest.fixture

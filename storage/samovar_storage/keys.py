@@ -34,7 +34,7 @@
 | sv:apikeys:edition        | string | none              | gateway (keys)    | a random mark, another one after each change of a key
 | sv:apikeys:used           | hash   | none              | each gateway      | key id → when it was last used (unix s)
 | rq:job:{id}               | hash   | until it expires  | gateway, workers  | a job: RQ's fields, and ours by `sv_`; docs/jobs.md has them all
-| rq:queues                 | set    | none              | gateway, workers  | names of all queues, `sv:function:key id[:low]`
+| rq:queues                 | set    | none              | gateway, workers  | keys of all queues; a queue's name is `sv:function:key id[:low]`
 | rq:queue:{queue}          | list   | none              | gateway, workers  | ids of the jobs that wait, oldest first
 | rq:wip:{queue}            | zset   | none              | workers           | jobs that run; rq:scheduled, rq:deferred, rq:finished, rq:failed, rq:canceled likewise
 | sv:jobs:of:{owner}        | zset   | none              | gateway, workers  | ids of all jobs of an owner (function:key id), in order of creation

@@ -7,6 +7,7 @@ every state back through RQ's classes). This module does not know Redis.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from secrets import token_hex
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from rq.registry import (
 
 PREFIX = "sv"
 LOW = "low"
+QUEUES = str(Queue.redis_queues_keys)
 REGISTRIES = {
     "started": StartedJobRegistry.key_template,
     "scheduled": ScheduledJobRegistry.key_template,
@@ -53,6 +55,13 @@ def parse_queue(name: str) -> QueueName | None:
     """Return the parts of one of our queues' names, None for a queue of somebody else's."""
     prefix, *parts = name.split(":")
     return QueueName(*parts) if prefix == PREFIX and 2 <= len(parts) <= 3 else None
+
+
+def parse_queue_keys(queue_keys: Iterable[bytes]) -> list[QueueName]:
+    """Return our queues among the members of QUEUES, in the order of their names."""
+    begin = len(Queue.redis_queue_namespace_prefix)
+    named = [parse_queue(key.decode()[begin:]) for key in sorted(queue_keys)]
+    return [queue for queue in named if queue is not None]
 
 
 def new_job_id(now_ms: int) -> str:

@@ -17,13 +17,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 import redis.asyncio as redis_async
-from rq.queue import Queue
 
 from samovar.errors import InvalidInput
 from samovar.jobs import JobState
 from samovar_storage import keys
 from samovar_storage.failures import translating
-from samovar_storage.jobs.layout import LOW, QueueName, job_key, parse_queue, queue_key, registry_key
+from samovar_storage.jobs.layout import LOW, QUEUES, QueueName, job_key, parse_queue_keys, queue_key, registry_key
 from samovar_storage.jobs.records import JobRecord, Page
 
 State = JobState | Literal["quarantined"]
@@ -35,9 +34,8 @@ async def queues(redis: redis_async.Redis, functions: Sequence[str], key_id: str
     """Return the queues of these functions, of one API key or of all, in the order of their names."""
     if key_id is not None:
         return [QueueName(function, key_id, lane) for function in functions for lane in ("", LOW)]
-    members: Any = await redis.smembers(Queue.redis_queues_keys)
-    parsed = [parse_queue(name.decode()) for name in sorted(members)]
-    return [queue for queue in parsed if queue is not None and queue.function in functions]
+    members: Any = await redis.smembers(QUEUES)
+    return [queue for queue in parse_queue_keys(members) if queue.function in functions]
 
 
 class Listing:

@@ -11,7 +11,8 @@ local function put_back(job, execution)
 end
 
 local returned = {}
-for _, queue in ipairs(call('SMEMBERS', 'rq:queues')) do
+for _, key in ipairs(call('SMEMBERS', 'rq:queues')) do
+  local queue = string.sub(key, #'rq:queue:' + 1)
   local executions = call('ZREVRANGE', in_registry('started', queue), 0, -1) -- the oldest is put back last: to the head
   for _, execution in ipairs(executions) do
     local job = read(string.match(execution, '^[^:]+'))

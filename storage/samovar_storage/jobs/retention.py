@@ -11,13 +11,12 @@ from itertools import islice
 from typing import Any
 
 import redis.asyncio as redis_async
-from rq.queue import Queue
 
 from samovar.jobs import TERMINAL, JobState
 from samovar_storage import keys
 from samovar_storage.failures import translating
 from samovar_storage.jobs import codec, scripts
-from samovar_storage.jobs.layout import QueueName, parse_queue, registry_key
+from samovar_storage.jobs.layout import QUEUES, QueueName, parse_queue_keys, registry_key
 from samovar_storage.jobs.listing import queues
 from samovar_storage.jobs.payloads import Payloads
 
@@ -43,9 +42,9 @@ class Retention:
     async def sweep(self) -> int:
         """Do a bounded part of what is to be deleted; return how many jobs that were. Raises: StoreUnavailable."""
         with translating("the queues of jobs"):
-            found: Any = await self._redis.sscan(Queue.redis_queues_keys, self._cursor, count=MAX_QUEUES)
+            found: Any = await self._redis.sscan(QUEUES, self._cursor, count=MAX_QUEUES)
         self._cursor, names = found
-        ours = [name for name in names if parse_queue(name.decode()) is not None]
+        ours = map(str, parse_queue_keys(names))
         num_deleted = int(await self._run(scripts.SWEEP, [MAX_PER_QUEUE, *ours], ()))
         num_deleted += await self._trim()
         await self.delete_objects()
@@ -92,11 +91,10 @@ class Retention:
         if not over:
             return 0
         with translating("the queues of jobs"):
-            names: Any = await self._redis.smembers(Queue.redis_queues_keys)
-        parsed = [queue for name in names if (queue := parse_queue(name.decode())) is not None]
+            names: Any = await self._redis.smembers(QUEUES)
         num_deleted = 0
         for key_id in over:
-            theirs = [str(queue) for queue in parsed if queue.key_id == key_id]
+            theirs = [str(queue) for queue in parse_queue_keys(names) if queue.key_id == key_id]
             arguments = [key_id, self._max_ended_bytes, MAX_TRIMMED, *theirs]
             num_deleted += int(await self._run(scripts.TRIM, arguments, ()))
         return num_deleted

@@ -78,7 +78,7 @@ local function accept(job)
   else
     call('ZADD', in_registry(state, job.origin), now, job.id)
   end
-  if state ~= 'queued' then call('SADD', 'rq:queues', job.origin) end
+  if state ~= 'queued' then call('SADD', 'rq:queues', 'rq:queue:' .. job.origin) end
   if job.group ~= '' then join_group(job, state) end
   if job.reduce_of ~= '' then
     call('HSET', 'sv:jobs:group:' .. job.reduce_of, 'reduce', job.id)
@@ -114,7 +114,7 @@ end
 for queue, ids in pairs(lists) do
   local last = call('HINCRBY', 'sv:jobs:seq', queue, #ids)
   for i, id in ipairs(ids) do call('HSET', job_key(id), 'enqueued_at', stamp, 'sv_seq', last - #ids + i) end
-  if last == #ids then call('SADD', 'rq:queues', queue) end
+  if last == #ids then call('SADD', 'rq:queues', 'rq:queue:' .. queue) end
   announce(queue, #ids, call('RPUSH', 'rq:queue:' .. queue, unpack(ids)))
 end
 if #accepted > 1 then count('accepted', #accepted - 1) end

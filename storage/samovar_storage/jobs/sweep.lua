@@ -22,7 +22,7 @@ local function forget_queue(queue)
   local names = {'rq:queue:' .. queue}
   for _, prefix in pairs(REGISTRY) do names[#names + 1] = prefix .. queue end
   if call('EXISTS', unpack(names)) > 0 then return end
-  call('SREM', 'rq:queues', queue)
+  call('SREM', 'rq:queues', 'rq:queue:' .. queue)
   call('HDEL', 'sv:jobs:seq', queue)
 end
 

@@ -46,7 +46,7 @@ local function start(job)
   call('ZADD', started, '+inf', job.id .. ':' .. token)
   count_group(job, 'queued', 'started')
   tell(job, 'started', token, 0)
-  tell_webhook(job.sv_hook, job.id, 'started', now_ms)
+  if token == 1 then tell_webhook(job.sv_hook, job.id, 'started', now_ms) end
   return token, attempt
 end
 
