@@ -66,6 +66,7 @@ class Taker:
         max_held: int,
     ) -> None:
         self.is_open = True
+        self.has_closed = asyncio.Event()
         self.pauses = Pauses()
         self.tempo = Tempo()
         self.counts: Counter[str] = Counter()
@@ -85,8 +86,8 @@ class Taker:
     # ---- the loop ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Take jobs and start them, until cancelled."""
-        while True:
+        """Take jobs and start them, until closed."""
+        while self.is_open:
             await self._news_or_due()
             worker = await self._lease.held()
             while (turn := self._next_turn(worker)) is not None:
@@ -94,6 +95,7 @@ class Taker:
                 charged_s = self._rota.took(turn.queue, len(taken))
                 for job in taken:
                     self._attempts.start(job, turn, charged_s, self)
+        self.has_closed.set()
 
     def suspend(self, is_suspended: bool) -> None:
         """Nothing is taken while RQ's workers are told to pause."""
@@ -107,8 +109,9 @@ class Taker:
         return self._rota.queues
 
     def close(self) -> None:
-        """Nothing is taken any more."""
+        """Nothing more is taken once what is on its way is here: then `has_closed` is set."""
         self.is_open = False
+        self._news.set()
 
     async def hear(self, redis: Redis) -> None:
         """Follow which queues have jobs, until cancelled. Raises StoreUnavailable: run it again."""

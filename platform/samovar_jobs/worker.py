@@ -7,6 +7,7 @@ queues instead of by clients.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -41,6 +42,7 @@ from samovar_storage.requestlog.spool import SPOOL_FOLDER
 
 log = logging.getLogger("samovar.jobs")
 
+CLOSE_S = 2.0
 STOP_GRACE_S = 5.0  # beyond the drain, for what was told to stop
 
 
@@ -82,8 +84,7 @@ class Worker:
         log.info("worker %s holds up to %d jobs", self._lease.worker, self._settings.jobs_in_flight)
         try:
             await self._stop.wait()
-            self._taker.close()
-            await end_tasks(taking)
+            await self._close_taker()
             await self._drain()
         finally:
             await self._close([*taking, *parts])
@@ -113,6 +114,13 @@ class Worker:
         folder = settings.data_dir / SPOOL_FOLDER
         spool_bytes, live_bytes = settings.request_log_spool_bytes, settings.request_log_live_bytes
         return RequestWriter(self._requests, self._engine.name, folder, spool_bytes, live_bytes)
+
+    async def _close_taker(self) -> None:
+        """Nothing more is taken. What is taken just now is waited for, unless Redis does not answer."""
+        self._taker.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self._taker.has_closed.wait()
 
     async def _drain(self) -> None:
         """What runs ends by itself, or is stopped and given back once the time is over or somebody is in a hurry."""

@@ -190,7 +190,7 @@ async def test_what_does_not_end_in_time_is_given_back(bench: Bench, signals: in
         wait_until(lambda: "leaving" in worker.log)
     assert worker.process.wait(10) == 0, worker.log
     record = await bench.store.get(running)
-    assert (record.state, await bench.store.position(record)) == (JobState.QUEUED, 0)
+    assert (record.state, await bench.store.position(record)) == (JobState.QUEUED, 0), worker.log
     assert (await bench.store.get(queued)).state is JobState.QUEUED
 
 
