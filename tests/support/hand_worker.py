@@ -21,9 +21,10 @@ class HandWorker:
     """worker: its id in the store. Every move has a connection of its own."""
 
     def __init__(self, redis_url: str, objects: ObjectStore, worker: str = "by-hand") -> None:
-        self._redis_url = redis_url
-        self._objects = objects
         self.worker = worker
+        self._runner = asyncio.Runner()
+        self._redis = redis_async.Redis.from_url(redis_url)
+        self._jobs = RedisJobs(self._redis, objects)
 
     def take(self, function: str, key_id: str, lane: str = "", most: int = 1) -> list[Taken]:
         """Take waiting jobs."""
@@ -56,7 +57,11 @@ class HandWorker:
         """Return what a move returns."""
 
         async def run() -> T:
-            async with redis_async.Redis.from_url(self._redis_url) as redis:
-                return await move(RedisJobs(redis, self._objects))
+            return await move(self._jobs)
 
-        return asyncio.run(run())
+        return self._runner.run(run())
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._runner.run(self._redis.aclose())
+        self._runner.close()

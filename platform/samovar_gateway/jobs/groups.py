@@ -7,7 +7,7 @@ from contextlib import suppress
 from litestar import Controller, get, post
 
 from samovar.errors import JobEnded, JobNotFound
-from samovar.jobs import TERMINAL, GroupView, JobState
+from samovar.jobs import TERMINAL, GroupView
 from samovar_gateway.admin.requests import AnyRequest, gateway, path_parameter
 from samovar_gateway.auth import Principal
 from samovar_gateway.jobs.access import caller, may_see, note_others
@@ -90,13 +90,13 @@ async def _cancel_jobs(state: GatewayState, group: GroupRecord) -> None:
     """Every job of the group that has not ended is cancelled, the reducing one first: it is not to start meanwhile."""
     if group.reduce:
         await _cancel(state, group.reduce)
-    for wanted in JobState:
-        cursor = "" if wanted not in TERMINAL else None
-        while cursor is not None:
-            page = await state.jobs.list([group.function], wanted, None, group.id, cursor, PAGE)
-            for record in page.jobs:
+    cursor: str | None = ""
+    while cursor is not None:
+        page = await state.jobs.list([group.function], None, None, group.id, cursor, PAGE)
+        for record in page.jobs:
+            if record.state not in TERMINAL:
                 await _cancel(state, record.id)
-            cursor = page.cursor or None
+        cursor = page.cursor or None
 
 
 async def _cancel(state: GatewayState, job_id: str) -> None:
