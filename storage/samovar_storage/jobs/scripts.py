@@ -22,11 +22,18 @@ def _move(*names: str, head: str = _ALLOW_OOM) -> str:
     return head + TELL_WEBHOOK + _text("common") + "".join(map(_text, names))
 
 
+def _fire() -> str:
+    # the submission as it is, made a function: its own locals, its own returns
+    submit = f"local function submit()\n{_text('submit')}\nend\n"
+    return _REFUSE_OOM + TELL_WEBHOOK + _text("common") + submit + _text("fire")
+
+
 def _small(name: str) -> str:
     return _ALLOW_OOM + _text(name)
 
 
 SUBMIT = _move("submit", head=_REFUSE_OOM)
+FIRE = _fire()
 TAKE = _move("take")
 SETTLE = _move("settle")
 REAP = _move("reap")
