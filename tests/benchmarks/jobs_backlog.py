@@ -62,7 +62,9 @@ def bytes_per_ended(platform: Platform, num_jobs: int) -> float:
     platform.wait_ready(name, 1)
     with redis_of(platform) as client:
         before = client.info("memory")["used_memory"]
-        ask_all(platform, [submit_many(name, range(size)) for size in [1000] * (num_jobs // 1000)], connections=1)
+        ask_all(
+            platform, [submit_many(name, [{"value": 1}] * size) for size in [1000] * (num_jobs // 1000)], connections=1
+        )
         wait_ended(client, name, num_jobs, 300)
         return float(client.info("memory")["used_memory"] - before) / num_jobs
 

@@ -39,7 +39,7 @@ async def until_ended(platform: Platform, job_id: str) -> bytes:
 async def job_ms(platform: Platform, line: Line, name: str, value: int) -> float:
     """Return how long one job took."""
     started_s = time.perf_counter()
-    reply = await line.ask(*submit(name, value))
+    reply = await line.ask(*submit(name, {"value": value}))
     if reply.status != 202:
         raise BenchmarkError(f"submit: {reply.status} {reply.body[:300]!r}")
     async with asyncio.timeout(30):
@@ -52,7 +52,7 @@ async def job_ms(platform: Platform, line: Line, name: str, value: int) -> float
 
 async def call_ms(line: Line, name: str, value: int) -> float:
     """Return how long one call took."""
-    reply = await line.ask("POST", f"/v1/functions/{name}/invoke", json.dumps(value).encode())
+    reply = await line.ask("POST", f"/v1/functions/{name}/invoke", json.dumps({"value": value}).encode())
     if reply.status != 200:
         raise BenchmarkError(f"invoke: {reply.status} {reply.body[:300]!r}")
     return 1000 * reply.took_s

@@ -66,7 +66,7 @@ class Ours:
 
     def _work(self) -> None:
         self._num_ended += self._num_jobs
-        ask_all(self._platform, [submit(self._name, number) for number in range(self._num_jobs)])
+        ask_all(self._platform, [submit(self._name, {"value": number}) for number in range(self._num_jobs)])
         wait_ended(self._client, self._name, self._num_ended, TIMEOUT_S)
 
 

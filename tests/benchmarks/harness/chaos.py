@@ -29,7 +29,7 @@ import uvloop
 
 from harness.jobs import Line
 from harness.load import BenchmarkError
-from harness.processes import command
+from harness.processes import mentions
 
 TERMINAL = ("finished", "failed", "canceled")
 RETRY_S = 0.1
@@ -152,7 +152,8 @@ def stopped(pids: Sequence[int], after_s: float, for_s: float) -> Iterator[None]
 class Killer:
     """Kills one process a second, each kind as often as the others, until told to stop.
 
-    victims: returns process ids by kind. marker: what the command line of each of ours holds: no other is ever killed.
+    victims: returns process ids by kind. marker: what command line or environment of each of ours names: no other
+    process is ever killed.
     killed: how many of each kind so far.
     """
 
@@ -185,7 +186,7 @@ class Killer:
                     self.killed[kind] += 1
 
     def _is_ours(self, pid: int) -> bool:
-        return self.marker in command(pid)
+        return mentions(pid, self.marker)
 
 
 def run_jobs(

@@ -149,7 +149,8 @@ class Commands:
 
 def num_ended(client: redis.Redis, name: str) -> int:
     """Return how many jobs of a function are in one of RQ's registries of ended jobs."""
-    queues = [queue for queue in map(as_text, client.smembers("rq:queues")) if queue.split(":")[:2] == ["sv", name]]
+    known = [as_text(key).removeprefix("rq:queue:") for key in client.smembers("rq:queues")]
+    queues = [queue for queue in known if queue.split(":")[:2] == ["sv", name]]
     return sum(int(client.zcard(f"rq:{state}:{queue}")) for queue in queues for state in _ENDED)
 
 

@@ -101,6 +101,15 @@ def command(pid: int) -> str:
         return ""
 
 
+def mentions(pid: int, text: str) -> bool:
+    """Return whether a living process has `text` in its command line or environment."""
+    try:
+        files = [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
+    except OSError:
+        return False
+    return any(text.encode() in content for content in files)
+
+
 def pinned(arguments: Sequence[str], cores: str | None) -> list[str]:
     """Return the command that runs `arguments` on `cores` ("0", "0,1"), or anywhere if None."""
     return ["taskset", "-c", cores, *arguments] if cores else list(arguments)
