@@ -86,9 +86,11 @@ async def aredis(stores: Stores) -> AsyncIterator[redis_async.Redis]:
 
 
 @pytest.fixture
-def jobs(aredis: redis_async.Redis, object_store: ObjectStore) -> RedisJobs:
-    """The store of jobs over this test's database and bucket."""
-    return RedisJobs(aredis, object_store)
+def jobs(aredis: redis_async.Redis, stores: Stores, tmp_path: Path) -> Iterator[RedisJobs]:
+    """The store of jobs over this test's database and bucket; large payloads need `object_store`, which creates it."""
+    objects = ObjectStore.from_settings(stores.settings(tmp_path))
+    yield RedisJobs(aredis, objects)
+    objects.close()
 
 
 @pytest.fixture

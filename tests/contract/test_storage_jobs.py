@@ -15,26 +15,8 @@ from samovar_storage.jobs.records import Backlog, JobSpec, NewJob, Settlement
 from samovar_storage.jobs.redis_jobs import RedisJobs
 from samovar_storage.objects import ObjectStore
 
-QUEUE = QueueName("embed", "k1")
-FINISHED = Settlement(state=JobState.FINISHED, result=b'"yes"', result_type="application/json", version=3)
-
-
-def job(function: str = "embed", key_id: str = "k1", body: bytes = b'{"a":1}', **options: Any) -> NewJob:
-    """Return a job to submit."""
-    now_s = time.time()
-    due_at_s = options.pop("due_at_s", 0.0)
-    spec = JobSpec(function=function, key_id=key_id, created_at_s=now_s, **options)
-    return NewJob(id=new_job_id(int(now_s * 1000)), spec=spec, input=body, due_at_s=due_at_s)
-
-
-@pytest.fixture
-def jobs(aredis: redis_async.Redis, object_store: ObjectStore) -> RedisJobs:
-    """The store over this test's database and bucket."""
-    return RedisJobs(aredis, object_store)
-
-
 async def test_a_job_is_accepted_taken_and_finished(jobs: RedisJobs) -> None:
-    new = job(retries=3, tags={"a": "b"}, retry_on=["ValueError"])
+    new = new_job(retries=3, tags={"a": "b"}, retry_on=["ValueError"])
     assert await jobs.submit([new]) == [new.id]
     assert await jobs.waiting() == {QUEUE: 1}
     assert await jobs.backlog() == {"embed": Backlog(normal=1)}
@@ -56,14 +38,14 @@ async def test_a_job_is_accepted_taken_and_finished(jobs: RedisJobs) -> None:
 
 
 async def test_submitting_twice_is_accepting_once(jobs: RedisJobs) -> None:
-    first, second = job(), job()
+    first, second = new_job(), new_job()
     await jobs.submit([first])
     assert await jobs.submit([first, second]) == [first.id, second.id]
     assert await jobs.waiting() == {QUEUE: 2}
 
 
 async def test_a_late_answer_changes_nothing(jobs: RedisJobs) -> None:
-    new = job()
+    new = new_job()
     await jobs.submit([new])
     await jobs.beat("w1")
     (lost,) = await jobs.take(QUEUE, "w1", 1)
@@ -79,11 +61,11 @@ async def test_a_late_answer_changes_nothing(jobs: RedisJobs) -> None:
 
 
 async def test_unique_and_unknown_dependencies_are_refused_whole(jobs: RedisJobs) -> None:
-    first = job(unique="doc")
+    first = new_job(unique="doc")
     await jobs.submit([first])
     with pytest.raises(NotUnique) as refused:
-        await jobs.submit([job(), job(unique="doc")])
+        await jobs.submit([new_job(), new_job(unique="doc")])
     assert refused.value.extra["job"] == first.id
     with pytest.raises(JobNotFound):
-        await jobs.submit([job(), job(depends_on=["f" * 24])])
+        await jobs.submit([new_job(), new_job(depends_on=["f" * 24])])
     assert await jobs.waiting() == {QUEUE: 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -147,7 +148,8 @@ async def test_instants_are_as_rq_reads_them(jobs: RedisJobs, redis: redis_sync.
 
 async def test_the_command_line_of_rq_counts_jobs(jobs: RedisJobs, stores: Stores, redis: redis_sync.Redis) -> None:
     await jobs.submit([new_job(), new_job(), new_job(key_id="k2")])
-    info = subprocess.run(
+    info = await asyncio.to_thread(
+        subprocess.run,
         [sys.executable, "-m", "rq.cli", "info", "--raw", "--url", stores.redis_url],
         capture_output=True,
         text=True,
