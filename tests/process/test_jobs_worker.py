@@ -200,8 +200,8 @@ async def test_the_jobs_of_a_killed_worker_run_elsewhere(bench: Bench) -> None:
     worker = bench.start_worker()
     (job,) = await bench.submit(bodies=[{"sleep_s": 2.0}])
     await bench.in_state(job, "started")
-    bench.start_worker()
     worker.process.kill()
+    bench.start_worker()
     (record,) = await bench.ended([job])
     assert (record.state, record.token, record.failures, record.crashes) == (JobState.FINISHED, 2, 0, 0)
     assert bench.counted("reaped") == 1
@@ -236,11 +236,8 @@ async def test_rq_sees_each_worker_under_a_name_of_its_own(bench: Bench, stores:
     wait_until(lambda: {worker.name for worker in Worker.all(bench.redis)} == {"tea", "tea-2"})
     assert "there is a worker named tea already" in second.log
     assert len(await bench.store.beats()) == 2
-    environ = environment() | {"RQ_REDIS_URL": stores.redis_url}
-    shown = subprocess.run(
-        ["rq", "info", "-u", stores.redis_url], capture_output=True, text=True, env=environ, timeout=30
-    )
-    assert "2 workers" in shown.stdout, shown.stdout + shown.stderr
+    shown = output_of(str(Path(sys.executable).with_name("rq")), "info", "-u", stores.redis_url)
+    assert "2 workers" in shown
     first.send(signal.SIGTERM)
     assert first.process.wait(15) == 0
     assert [worker.name for worker in Worker.all(bench.redis)] == ["tea-2"]
@@ -265,5 +262,11 @@ async def test_a_worker_is_small(bench: Bench) -> None:
     assert psutil.Process(worker.process.pid).memory_info().rss < 160 << 20
     heavy = {"torch", "transformers", "litestar", "uvicorn", "pyarrow", "duckdb", "numpy"}
     code = f"import sys, samovar_jobs.__main__, samovar_jobs.worker; print({heavy!r} & sys.modules.keys())"
-    imported = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
-    assert imported.stdout.strip() == "set()", imported.stderr
+    assert output_of(sys.executable, "-P", "-c", code).strip() == "set()"
+
+
+def output_of(*command: str) -> str:
+    """Return what a command prints."""
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
