@@ -232,8 +232,8 @@ class Reception:
     def _after_loss(self, call: Call, position: int, connection: InstanceConnection, now_s: float) -> Verdict:
         version = call.version
         is_job = call.ask.job is not None
-        notified = call.started if version.notify_start or is_job else None
-        started = call.stream is not None or may_have_started(position, connection.seat.slots, notified)
+        is_begun = call.stream is not None or call.started
+        started = may_have_started(position, connection.seat.slots, notified=is_begun)
         blameless = connection.farewell in STOPPED
         if started and not blameless:
             call.num_attempts += 1

@@ -89,10 +89,12 @@ def test_service_time_is_each_calls_share_of_its_batch() -> None:
 
 @pytest.mark.parametrize(
     ("position", "slots", "notified", "expected"),
-    [(0, 1, None, True), (1, 1, None, False), (3, 4, None, True), (0, 1, False, False), (9, 1, True, True)],
+    [(0, 1, False, True), (1, 1, False, False), (3, 4, False, True), (0, 1, True, True), (9, 1, True, True)],
 )
-def test_only_the_oldest_can_have_started(position: int, slots: int, notified: bool | None, expected: bool) -> None:
-    assert may_have_started(position, slots, notified) is expected
+def test_only_the_oldest_can_have_started_or_who_said_so(
+    position: int, slots: int, notified: bool, expected: bool
+) -> None:
+    assert may_have_started(position, slots, notified=notified) is expected
 
 
 @pytest.mark.parametrize(

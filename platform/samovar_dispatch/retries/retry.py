@@ -11,7 +11,8 @@
 | else                                       | fails: the instance was lost
 
 An instance starts calls in the order they came, so of those in flight only the oldest `slots` can have started. With
-retry_on_crash off, and of queued jobs, the instance says so call by call (Started), and only those that did start fail.
+retry_on_crash off, and of queued jobs, the instance also says so call by call (Started). What it does not say proves
+nothing: a handler may take its process down before that word is out.
 What never started is no retry: it costs no budget. A queued job is never run twice here: each of its runs has a fencing
 token of its own, which whoever queued it gives out. This module does not know connections, queues or clocks.
 """
@@ -29,15 +30,15 @@ class Verdict(Enum):
     FAIL = "fail"
 
 
-def may_have_started(position: int, slots: int, notified: bool | None) -> bool:
+def may_have_started(position: int, slots: int, *, notified: bool) -> bool:
     """Return whether user code may have seen the call.
 
     Args:
         position: its place among the calls in flight on that instance, oldest = 0.
         slots: calls the instance works on at once, >= 1.
-        notified: whether the instance reported its start; None when it was not asked to.
+        notified: the instance reported its start.
     """
-    return position < slots if notified is None else notified
+    return notified or position < slots
 
 
 def after_loss(
