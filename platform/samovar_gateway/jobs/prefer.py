@@ -68,7 +68,7 @@ class Deferral:
         if ask.rate is not None:
             state.journey.rates.take(ask.key_id, ask.rate, ask.entry.record.name, None)
         job = job_of(ask, body, time.time(), new_id)
-        await accept(state, ask.entry, [job], JobOptions())
+        await accept(state, [job], JobOptions())
         record = await self._wait(job.id, wanted.wait_s) if wanted.wait_s else None
         if record is None or record.state not in TERMINAL:
             view = accepted_view(job) if record is None else await self._view(job, record)

@@ -8,7 +8,6 @@ nor how an upload becomes jobs (`uploads.py`), nor its route.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -16,21 +15,17 @@ from typing import Any, TypeAlias
 import msgspec
 from litestar import Response
 
-from samovar.errors import Draining, InvalidInput, SamovarError
+from samovar.errors import Draining, InvalidInput
 from samovar.jobs import MAX_JOBS_PER_REQUEST, JobOptions, JobState, JobView, Reduce, Webhook
 from samovar.values import Struct
 from samovar_dispatch.functions import FunctionEntry
 from samovar_gateway.auth import Principal
 from samovar_gateway.jobs.access import callable_function, low_only
 from samovar_gateway.state import GatewayState
-from samovar_storage import keys
-from samovar_storage.failures import translating
 from samovar_storage.jobs.layout import LOW, QueueName, new_job_id
 from samovar_storage.jobs.records import JobRecord, JobSpec, NewJob
 from samovar_storage.jobs.specs import spec_of
 from samovar_storage.jobs.views import view_of
-
-log = logging.getLogger(__name__)
 
 POLL_AFTER_S = "1"
 NewId: TypeAlias = Callable[[int], str]
@@ -86,12 +81,12 @@ async def submit(
     spec = spec_for(state, entry, principal, body)
     if body.inputs is None:
         job = NewJob(id=new_id(ms_of(spec)), spec=spec, input=bytes(body.input), due_at_s=due_at_s(spec, body))
-        await accept(state, entry, [job], body)
+        await accept(state, [job], body)
         return accepted(f"/v1/jobs/{job.id}", accepted_view(job))
     group = new_id(ms_of(spec))
     jobs = fan_out(spec, body, group, new_id)
     reduce = await reducer(state, principal, entry, spec, body, group, new_id)
-    await accept(state, entry, [*jobs, *reduce], body)
+    await accept(state, [*jobs, *reduce], body)
     submitted = Submitted(
         group=group,
         num_jobs=len(jobs),
@@ -168,19 +163,12 @@ async def reducer(
     return [NewJob(id=new_id(ms_of(spec)), spec=made, input=b"")]
 
 
-async def accept(state: GatewayState, entry: FunctionEntry, jobs: list[NewJob], options: JobOptions) -> None:
-    """The jobs are accepted, durably, and the pool manager hears of it if nothing of the function runs.
+async def accept(state: GatewayState, jobs: list[NewJob], options: JobOptions) -> None:
+    """The jobs are accepted, durably; workers and the pool manager hear of it from the queues themselves.
 
     Raises: what `Jobs.submit` does.
     """
     await state.jobs.submit(jobs, options.durability)
-    version = entry.main
-    if not version.members:
-        try:
-            with translating("the wake-up"):
-                await state.redis.publish(keys.CHANNEL_WAKE, version.ref)
-        except SamovarError as error:
-            log.info("the pool manager sees the backlog a moment later: %s", error.detail)
 
 
 def accepted_view(job: NewJob) -> JobView:
