@@ -99,7 +99,8 @@ def test_low_jobs_start_nothing_where_they_may_not_nor_does_what_is_no_job(pool:
     submit(pool, "patient", 5, LOW)
     submit(pool, "eager", 5, LOW)
     pool.ready(eager, 4)
-    assert not pool.instances(patient) and not pool.decisions("patient")
+    assert not pool.instances(patient)
+    assert all(decision.desired == 0 for decision in pool.decisions("patient"))
     submit(pool, "patient", 1)
     pool.ready(patient)
     for name in ("patient", "eager"):
