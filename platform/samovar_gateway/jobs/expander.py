@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 
 import msgspec
 from redis.asyncio import Redis
 
-from samovar.errors import JobEnded, JobNotFound, NotFound, SamovarError
+from samovar.errors import NotFound, SamovarError
 from samovar_gateway.jobs.lines import Batch, batches
 from samovar_storage.jobs import expansions
 from samovar_storage.jobs.barrier import Barrier
@@ -93,26 +92,20 @@ class Expander:
                 begun, lines_done=begun.lines_done + len(jobs), bytes_done=start_bytes + batch.end_bytes
             )
             if not await expansions.advance(self._redis, begun):
-                return await self._cancel(jobs)
+                await self._jobs.cancel_group(begun.id)  # these were on their way when it was
+                return
             if not await expansions.hold(self._redis, begun.id, self._holder):
-                return None
+                return
         if begun.reduce is not None:
             await self._jobs.submit([begun.reduce], begun.durability)
         await expansions.end(self._redis, begun.id)
         await self._delete(begun.object_key)
-        return None
 
     def _lines(self, begun: Expansion) -> Iterator[Batch]:
         """Return the lines that are no jobs yet."""
         if begun.lines_done >= begun.num_lines:
             return iter(())
         return batches(self._objects.read_chunks(begun.object_key, offset=begun.bytes_done), self._max_line_bytes)
-
-    async def _cancel(self, jobs: Sequence[NewJob]) -> None:
-        """The group was cancelled while these were on their way."""
-        for job in jobs:
-            with suppress(JobEnded, JobNotFound):
-                await self._jobs.cancel(job.id)
 
     async def _delete(self, object_key: str) -> None:
         await asyncio.to_thread(self._objects.delete, object_key)

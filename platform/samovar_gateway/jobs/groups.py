@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import msgspec
 from litestar import Controller, get, post
 
-from samovar.errors import JobEnded, JobNotFound
-from samovar.jobs import TERMINAL, GroupView
+from samovar.errors import JobNotFound
+from samovar.jobs import GroupView
 from samovar_gateway.admin.requests import AnyRequest, gateway, path_parameter
 from samovar_gateway.auth import Principal
 from samovar_gateway.jobs.access import caller, may_see, note_others
@@ -17,7 +18,6 @@ from samovar_storage.jobs.records import GroupRecord
 from samovar_storage.jobs.specs import is_job_id
 
 UNREAD = "unread"
-PAGE = 500
 
 
 class GroupRoutes(Controller):
@@ -36,9 +36,10 @@ class GroupRoutes(Controller):
         (principal, group), state = await visible_group(request), gateway(request)
         if group.counts.get(UNREAD):
             await expansions.end(state.redis, group.id)
-        await _cancel_jobs(state, group)
+        with suppress(JobNotFound):  # none of its lines is a job yet
+            await state.jobs.cancel_group(group.id)
         note_others(request, principal, group.function, group.key_id, 200)
-        return _view((await visible_group(request))[1])
+        return _view(await _group(state, group.id) or msgspec.structs.replace(group, num_jobs=0, counts={}))
 
 
 async def visible_group(request: AnyRequest) -> tuple[Principal, GroupRecord]:
@@ -84,21 +85,3 @@ async def _group(state: GatewayState, group_id: str) -> GroupRecord | None:
         created_at_s=begun.spec.created_at_s,
         reduce=begun.reduce.id if begun.reduce is not None else "",
     )
-
-
-async def _cancel_jobs(state: GatewayState, group: GroupRecord) -> None:
-    """Every job of the group that has not ended is cancelled, the reducing one first: it is not to start meanwhile."""
-    if group.reduce:
-        await _cancel(state, group.reduce)
-    cursor: str | None = ""
-    while cursor is not None:
-        page = await state.jobs.list([group.function], None, None, group.id, cursor, PAGE)
-        for record in page.jobs:
-            if record.state not in TERMINAL:
-                await _cancel(state, record.id)
-        cursor = page.cursor or None
-
-
-async def _cancel(state: GatewayState, job_id: str) -> None:
-    with suppress(JobEnded, JobNotFound):
-        await state.jobs.cancel(job_id)

@@ -106,6 +106,12 @@ class Jobs(Protocol):
         Raises: JobNotFound; JobEnded.
         """
 
+    async def cancel_group(self, group_id: str) -> int:
+        """Cancel what of a group has not ended, its reducing job first; return how many were, or are being stopped.
+
+        Raises: JobNotFound.
+        """
+
     async def retry(self, job_id: str) -> str:
         """Submit the same again, with the same input; return the new job's id. Raises: JobNotFound; Conflict for one
         that has not ended."""
