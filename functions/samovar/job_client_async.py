@@ -102,8 +102,8 @@ class AsyncJob:
                     yield event
                     if event.kind in requests.ENDS:
                         return
-                if requests.is_done(await self.status()):
-                    return  # the end was seen before
+                if failures and requests.is_done(await self.status()):
+                    return  # nothing came, and the end was seen before
             except SamovarError as error:
                 if silence_s is not None and requests.is_silence(error):
                     return

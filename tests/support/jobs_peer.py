@@ -65,8 +65,30 @@ class JobsPeer:
     def _answer(self, asked: Asked) -> Reply:
         parts = urlsplit(asked.path)
         query = dict(parse_qsl(parts.query))
-        key = asked.headers.get("idempotency-key", "")
         match (asked.method, *parts.path.split("/")[2:]):
+            case ("GET", "jobs"):
+                return told({"jobs": self._listed(query), "cursor": ""})
+            case ("POST", "jobs", "purge"):
+                return told({"deleted": self._purge(json.loads(asked.body))})
+            case (method, "jobs", job_id, *deed) if job_id in self.jobs:
+                return self._of_job(method, self.jobs[job_id], deed, asked)
+            case (method, "groups", group, *_) if group in self.groups:
+                return self._of_group(method, group)
+            case (_, "jobs" | "groups", name, *_):
+                return problem(404, "job_not_found", f"there is no job {name!r}")
+            case ("GET", "crons"):
+                return told([*self.crons.values()])
+            case (method, "crons", name, *deed) if method == "PUT" or name in self.crons:
+                return self._of_cron(method, name, deed, asked.body)
+        return self._taken_in(asked, parts.path.split("/")[2:])
+
+    def _taken_in(self, asked: Asked, parts: list[str]) -> Reply:
+        key = asked.headers.get("idempotency-key", "")
+        match (asked.method, *parts):
+            case ("POST", "functions", name, "jobs"):
+                if key not in self.keys:
+                    self.keys[key] = self._submit(name, json.loads(asked.body))
+                return self.keys[key]
             case ("POST", "functions", name, "jobs", "uploads"):
                 upload = f"up{len(self.uploads)}"
                 self.uploads[upload] = b""
@@ -74,23 +96,13 @@ class JobsPeer:
             case ("PUT", "put", upload):
                 self.uploads[upload] = asked.body
                 return told({})
-            case ("POST", "functions", name, "jobs"):
-                if key not in self.keys:
-                    self.keys[key] = self._submit(name, json.loads(asked.body))
-                return self.keys[key]
-            case ("GET", "jobs"):
-                return told({"jobs": self._listed(query), "cursor": ""})
-            case ("GET", "groups", group) if group in self.groups:
-                return told(self._group(group))
-            case ("POST", "groups", group, "cancel") if group in self.groups:
-                for job_id in self.groups[group]:
-                    self._cancel(self.jobs[job_id])
-                return told(self._group(group))
-            case (method, "jobs", job_id, *deed) if job_id in self.jobs:
-                return self._of_job(method, self.jobs[job_id], deed, query, asked)
-            case (_, "jobs" | "groups", name, *_):
-                return problem(404, "job_not_found", f"there is no job {name!r}")
         return problem(404, "not_found", f"no {asked.path}")
+
+    def _of_group(self, method: str, group: str) -> Reply:
+        if method == "POST":
+            for job_id in self.groups[group]:
+                self._cancel(self.jobs[job_id])
+        return told(self._group(group))
 
     def _submit(self, name: str, body: dict[str, Any]) -> Reply:
         if name not in ("echo", "embed", "join"):
@@ -136,7 +148,7 @@ class JobsPeer:
             job |= {"state": "failed", "error": failed.problem}
         job["ended_at_s"] = time.time()
 
-    def _of_job(self, method: str, job: dict[str, Any], deed: list[str], query: dict[str, str], asked: Asked) -> Reply:
+    def _of_job(self, method: str, job: dict[str, Any], deed: list[str], asked: Asked) -> Reply:
         match (method, *deed):
             case ("GET",):
                 return told(self._view(job))
@@ -166,6 +178,21 @@ class JobsPeer:
         lines = [f"id: {i}\nevent: {kind}\ndata: {json.dumps({'at_s': 1.0, **data})}\n\n" for i, kind, data in fresh]
         body = "retry: 1000\n\n: hello\n\n" + "".join(lines)
         return Reply(body=body.encode(), headers={"Content-Type": "text/event-stream; charset=utf-8"})
+
+    def _of_cron(self, method: str, name: str, deed: list[str], body: bytes) -> Reply:
+        if deed:
+            return told(self._view(self._new(self.crons[name]["function"], self.crons[name]["input"], {})), 202)
+        if method == "PUT":
+            now_s = time.time()
+            self.crons[name] = {"name": name, "next_at_s": now_s + 60, **json.loads(body)}
+            return told(self.crons[name] | {"upcoming_s": [now_s + 60, now_s + 120, now_s + 180]})
+        return told(self.crons[name] if method == "GET" else self.crons.pop(name))
+
+    def _purge(self, body: dict[str, Any]) -> int:
+        gone = [job for job in self.jobs.values() if job["state"] in TERMINAL and job["function"] == body["function"]]
+        for job in gone:
+            del self.jobs[job["id"]]
+        return len(gone)
 
     def _cancel(self, job: dict[str, Any]) -> dict[str, Any]:
         if job["state"] not in TERMINAL:

@@ -98,6 +98,6 @@ def _bar(console: Console) -> Any:
         TextColumn("{task.description}"),
         BarColumn(bar_width=20 if console.width < 100 else 40),
         MofNCompleteColumn(),
-        TextColumn("{task.tally}", markup=False),
+        TextColumn("{task.fields[tally]}", markup=False),
     )
     return Progress(*columns, console=console, transient=False)
