@@ -23,7 +23,7 @@ from samovar.jobs import TERMINAL, JobOptions, JobState, JobView
 from samovar_dispatch.ask import LOW, Ask
 from samovar_gateway import problems
 from samovar_gateway.jobs.jobs import MAX_WAIT_S
-from samovar_gateway.jobs.submit import POLL_AFTER_S, NewId, accept, accepted_view, ms_of
+from samovar_gateway.jobs.submit import POLL_AFTER_S, NewId, accepted_view, ms_of
 from samovar_gateway.jobs.views import problem_of, view_now
 from samovar_gateway.state import GatewayState
 from samovar_storage.jobs.layout import new_job_id
@@ -68,7 +68,7 @@ class Deferral:
         if ask.rate is not None:
             state.journey.rates.take(ask.key_id, ask.rate, ask.entry.record.name, None)
         job = job_of(ask, body, time.time(), new_id)
-        await accept(state, [job], JobOptions())
+        await state.jobs.submit([job])
         record = await self._wait(job.id, wanted.wait_s) if wanted.wait_s else None
         if record is None or record.state not in TERMINAL:
             view = accepted_view(job) if record is None else await self._view(job, record)

@@ -81,12 +81,12 @@ async def submit(
     spec = spec_for(state, entry, principal, body)
     if body.inputs is None:
         job = NewJob(id=new_id(ms_of(spec)), spec=spec, input=bytes(body.input), due_at_s=due_at_s(spec, body))
-        await accept(state, [job], body)
+        await state.jobs.submit([job], body.durability)
         return accepted(f"/v1/jobs/{job.id}", accepted_view(job))
     group = new_id(ms_of(spec))
     jobs = fan_out(spec, body, group, new_id)
     reduce = await reducer(state, principal, entry, spec, body, group, new_id)
-    await accept(state, [*jobs, *reduce], body)
+    await state.jobs.submit([*jobs, *reduce], body.durability)
     submitted = Submitted(
         group=group,
         num_jobs=len(jobs),
@@ -161,14 +161,6 @@ async def reducer(
     made = spec_for(state, entry, principal, wanted)
     made = msgspec.structs.replace(made, created_at_s=spec.created_at_s, reduce_of=group)
     return [NewJob(id=new_id(ms_of(spec)), spec=made, input=b"")]
-
-
-async def accept(state: GatewayState, jobs: list[NewJob], options: JobOptions) -> None:
-    """The jobs are accepted, durably; workers and the pool manager hear of it from the queues themselves.
-
-    Raises: what `Jobs.submit` does.
-    """
-    await state.jobs.submit(jobs, options.durability)
 
 
 def accepted_view(job: NewJob) -> JobView:

@@ -36,6 +36,7 @@ from samovar_storage.objects import ObjectStore
 
 MAX_SETTLED_TOGETHER = 64
 MAX_CANCELLED_TOGETHER = 200
+PACKED_IN_A_ROW = 100
 MAX_PROMOTED_TOGETHER = 500
 RETRY_INPUT_S = 2.0
 MAX_ENDED_BYTES = 256 * 1024 * 1024
@@ -73,7 +74,7 @@ class RedisJobs:
                 await self._payloads.put(job.id, input_object(job.id), job.input)
         new: list[str] = []
         try:
-            for step in submission.steps([codec.packed(job, is_large(job.input)) for job in jobs]):
+            for step in submission.steps(await _packed(jobs)):
                 new += submission.accepted(await self._run(scripts.SUBMIT, submission.flat(step)))
         except SamovarError:
             await self._withdraw(jobs, set(new))
@@ -395,3 +396,13 @@ def _taken(queue: QueueName, job_id: str, flat: list[bytes], token: int, attempt
         crashes=int(fields.get("sv_crashes", 0)),
         is_input_stored=codec.INPUT_STORED in fields.get("sv_stored", b"").decode(),
     )
+
+
+async def _packed(jobs: Sequence[NewJob]) -> list[submission.Packed]:
+    """Return the jobs as `submit` takes them. Ten thousand take 150 ms: others have their turn in between."""
+    packed: list[submission.Packed] = []
+    for job in jobs:
+        packed.append(codec.packed(job, is_large(job.input)))
+        if len(packed) % PACKED_IN_A_ROW == 0:
+            await asyncio.sleep(0)
+    return packed
