@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 BUSY_BACKOFF_S = 0.01
 MAX_BUSY_BACKOFF_S = 0.16
 LAST_WORD_S = 0.1  # how long calls that are lost wait for the pool manager to say why: it usually takes milliseconds
+JOBS_LAST_WORD_S = 1.0  # the same of queued jobs: nobody is in a hurry, and the reason is kept with them
 BREAKDOWNS = ("overrun", "device_lost")  # goodbyes of an instance that cannot go on
 STOPPED = ("overrun", "abandoned")  # … whose culprits were told, so that whoever it still holds is none
 
@@ -207,13 +208,21 @@ class Reception:
         instance_id = connection.record.instance_id
         if connection.ended is not None:
             self.explain(instance_id, connection.ended)
-        elif instance_id in self._bereaved:
+        if instance_id in self._bereaved:
             self._loop.call_later(LAST_WORD_S, self.explain, instance_id, "")
+            self._loop.call_later(JOBS_LAST_WORD_S, partial(self.explain, instance_id, "", is_last=True))
 
-    def explain(self, instance_id: str, why: str) -> None:
-        """The calls that ended with this instance fail, and say why: a sentence, "" if that is not known."""
-        for call in self._bereaved.pop(instance_id, ()):
-            if not call.done:
+    def explain(self, instance_id: str, why: str, *, is_last: bool = False) -> None:
+        """The calls that ended with this instance fail, and say why: a sentence, "" if that is not known.
+
+        Queued jobs wait for a sentence until the last word.
+        """
+        bereaved = self._bereaved.pop(instance_id, [])
+        patient = [call for call in bereaved if call.ask.job is not None and not why and not is_last]
+        if patient:
+            self._bereaved[instance_id] = patient
+        for call in bereaved:
+            if not call.done and call not in patient:
                 detail = f"instance {instance_id} was lost while running the call"
                 self._dispatcher.fail(call, InstanceLost(f"{detail}: {why}" if why else detail))
 

@@ -10,6 +10,8 @@ import logging
 import time
 from collections import Counter, defaultdict
 
+import msgspec
+
 from samovar.lifecycle import State
 from samovar.spec import parse_ref
 from samovar_pool.autoscaler import ScaleDecision
@@ -100,7 +102,9 @@ class Reporter:
         self._decide(news.ref, "replace", f"unwell: {news.fault}", 0, 0, {})
 
     def lost(self, instance: Instance, how: str) -> None:
-        """Record how an instance or a template ended that was serving."""
+        """Record how an instance or a template ended that was serving, and tell those who still wait for the reason."""
+        if instance.role == "instance":
+            self._recorder.gone(msgspec.structs.replace(self._record(instance), ended=how))
         self._decide(instance.ref, "lost", f"{instance.instance_id}: {how}", 0, 0, {})
 
     def boot_succeeded(self, ref: str) -> None:

@@ -51,7 +51,8 @@ class InstanceRecord(Struct, frozen=True, kw_only=True):
     state: samovar.lifecycle.State value. ref: "" for a blank. address: "unix:/path" or "tcp:host:port".
     token: what a caller must present. boot_ms: claim, fetch, import, load, warmup. from_template: forked loaded.
     idle_since_s: since when it has had no call, 0 while busy or not ready; behind by up to half a minute.
-    ended: of one that is gone, why, as far as that is known when it is published: "" or a sentence.
+    ended: of one that is gone, why, as far as that is known when it is published: "" or a sentence; it may be published
+    once more when it is known.
     """
 
     instance_id: str
@@ -134,7 +135,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """One action of the pool manager and why: `rule` is the rule's name, `inputs` the numbers it saw, `detail` a sentence
+    """One action of the pool manager and why: `rule` is the rule's name, `inputs` the numbers it saw. detail: a sentence,
     where these do not say it all."""
 
     at_s: float

@@ -1,0 +1,75 @@
+"""Queued jobs and instances on a whole platform: they wake a sleeping function, and let it sleep again; a poison job
+takes down what it may, and starts nothing more."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from support.journeys import Caller
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.e2e
+
+
+def submit(caller: Caller, name: str, **request: Any) -> dict[str, Any]:
+    """Submit a job, or many; return what was answered."""
+    answer = caller.http.post(f"/v1/functions/{name}/jobs", json=request)
+    assert answer.status_code == 202, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def ended(caller: Caller, job_id: str) -> dict[str, Any]:
+    """Return a job once it has ended."""
+    for _ in range(4):
+        job: dict[str, Any] = caller.http.get(f"/v1/jobs/{job_id}", params={"wait_s": 15}).json()
+        if job["state"] in ("finished", "failed", "canceled"):
+            return job
+    raise AssertionError(f"the job did not end: {job}")
+
+
+def decisions(caller: Caller, name: str) -> list[dict[str, Any]]:
+    """Return what the pool manager decided on a function, newest first."""
+    found: list[dict[str, Any]] = caller.http.get(f"/v1/functions/{name}").raise_for_status().json()["decisions"]
+    return found
+
+
+def test_a_backlog_wakes_a_sleeping_function_is_capped_and_lets_it_sleep_again(caller: Caller) -> None:
+    caller.deploy("echo_sum", "milled")
+    caller.scale("milled", max_instances=4, scale_down_window_s=1.0)
+    caller.wait_for_zero("milled")
+    group = submit(caller, "milled", inputs=[{"values": [number, 1]} for number in range(300)])["group"]
+    most = 0
+
+    def is_done() -> bool:
+        nonlocal most
+        most = max(most, len(caller.instances("milled", "ready", "loading")))
+        return bool(caller.http.get(f"/v1/groups/{group}").json()["counts"].get("finished") == 300)
+
+    wait_until(is_done, 60, "all of them")
+    assert 1 <= most <= 2, "half of what it may have"
+    caller.wait_for_zero("milled")
+    reasons = [decision.get("detail", "") for decision in decisions(caller, "milled")]
+    assert any("waiting jobs, capped at 2" in reason for reason in reasons), reasons
+
+
+def test_a_poison_job_is_quarantined_and_starts_no_more_instances(caller: Caller) -> None:
+    caller.deploy("breaks", "poisoned")
+    caller.scale("poisoned", max_instances=2, scale_down_window_s=1.0)
+    job = submit(caller, "poisoned", input={"deed": "segfault"}, retries=5)
+    found = ended(caller, job["id"])
+    assert (found["state"], found["crashes"], found.get("failures", 0)) == ("failed", 3, 0)
+    assert (found["error"]["code"], found["error"]["crashes"]) == ("quarantined", 3)
+    assert "killed by signal 11" in found["error"]["detail"]
+    caller.wait_for_zero("poisoned")
+    lost = [decision for decision in decisions(caller, "poisoned") if decision["action"] == "lost"]
+    assert len(lost) == 3, "each run took down one instance, and there was none after"
+    quarantined = caller.http.get("/v1/jobs", params={"function": "poisoned", "state": "quarantined"}).json()["jobs"]
+    assert [one["id"] for one in quarantined] == [job["id"]]
+    good = submit(caller, "poisoned", input={"deed": "answer"})
+    began_s = time.monotonic()
+    assert ended(caller, good["id"])["state"] == "finished", "others are served, once the breaker lets them"
+    assert time.monotonic() - began_s < 60
