@@ -140,20 +140,16 @@ def _parameters(
 def _context_at(parameters: list[inspect.Parameter], is_batch: bool, file: str, line: int) -> int | None:
     """Return the place of the one parameter that takes the call's context, or a list of them; None if none does."""
     hints = [_without_none(parameter.annotation) for parameter in parameters]
-    found = [at for at, hint in enumerate(hints) if _is_context(hint) or _is_context(_list_item(hint))]
+    found = [at for at, hint in enumerate(hints) if hint is Context or _list_item(hint) is Context]
     if not found:
         return None
     names = [parameters[at].name for at in found]
     if len(found) > 1:
         raise _refuse(f"a handler has one context, this one asks for {' and '.join(names)}", file, line)
-    if is_batch is _is_context(hints[found[0]]):
+    if is_batch is (hints[found[0]] is Context):
         whose, wanted = ("each item", "list[sv.Context]") if is_batch else ("the call", "sv.Context")
         raise _refuse(f"{names[0]!r} is the context of {whose}: write {names[0]}: {wanted}", file, line)
     return found[0]
-
-
-def _is_context(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, Context)
 
 
 def _without_none(hint: Any) -> Any:
