@@ -88,7 +88,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
 
 
 class Reduce(Struct, frozen=True, kw_only=True):
-    """What is called once with the list of all results, in the inputs' order. function: "" = the same one.
+    """What is called once with `{"results": [...]}`, all results in the inputs' order. function: "" = the same one.
 
     allow_failed: called although some failed, with null in their place.
     """

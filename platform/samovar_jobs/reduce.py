@@ -1,4 +1,4 @@
-"""The input of a job that reduces a group: the list of all its results, in the order of the inputs, as JSON.
+"""The input of a job that reduces a group: `{"results": [...]}`, all its results in the order of the inputs.
 
 This module does not know what is done with it.
 """
@@ -24,7 +24,7 @@ class Groups(Protocol):
 
 
 async def reduce_input(store: Groups, group_id: str, max_bytes: int) -> bytes:
-    """Return the JSON list of all results of a group, null for what did not finish.
+    """Return `{"results": [...]}` with all results of a group, null for what did not finish.
 
     Raises: BadOutput if a result is no JSON, or all together are more than `max_bytes`. JobNotFound for a group that is
     forgotten; StoreUnavailable.
@@ -38,7 +38,7 @@ async def reduce_input(store: Groups, group_id: str, max_bytes: int) -> bytes:
         size += sum(map(len, page)) + len(page)
         if size > max_bytes:
             raise BadOutput(f"the results to be reduced have more than {max_bytes} bytes together (job_result_bytes)")
-    return b"[" + b",".join(parts) + b"]"
+    return b'{"results":[' + b",".join(parts) + b"]}"
 
 
 def checked(results: Sequence[bytes | None], offset: int) -> list[bytes]:

@@ -160,6 +160,7 @@ async def test_a_group_is_reduced_in_the_order_of_its_inputs(bench: Bench) -> No
     (job,) = await bench.submit(bodies=[None], reduce_of=group)
     (record,) = await bench.ended([job])
     assert record.state is JobState.FINISHED, record.error
+    assert json.loads(record.result or b"")["echo"] == {"results": [{"sum": number} for number in range(5)]}
 
 
 # ---- workers that end ----------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def jobs() -> None:
 @click.option(
     "--max-in-flight", type=click.IntRange(min=1), default=5000, show_default=True, help="Unfinished at a time."
 )
-@click.option("--reduce", metavar="FUNCTION", help="Call this with the list of all results once they are there.")
+@click.option("--reduce", metavar="FUNCTION", help='Call this with {"results": [...]} once all are there.')
 @click.option("--restart", is_flag=True, help="Forget an earlier run on this file and start anew.")
 @click.option("--cancel-on-interrupt", is_flag=True, help="Ctrl-C cancels the jobs; else they go on.")
 @click.option("--unique", help="At most one unfinished job of this function has this text.")
