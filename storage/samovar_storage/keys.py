@@ -41,7 +41,7 @@
 | sv:jobs:waiting           | set    | none              | gateway, workers  | queues that are not empty
 | sv:jobs:workers           | hash   | none              | workers           | worker id → its count of beats
 | sv:jobs:worker:{worker}   | string | 5 s, renewed      | that worker       | WorkerStatus (JSON): what it runs, and leaves alone
-| sv:jobs:takes:{worker}    | hash   | until it is gone  | workers           | queue → number of the worker's last take from it
+| sv:jobs:takes:{worker}    | hash   | until it is gone  | workers           | queue → number of the worker's last take from it; `alive`
 | sv:jobs:seq               | hash   | none              | gateway, workers  | queue → number of the last job that entered it
 | sv:jobs:unique:{name}     | string | until it ended    | gateway, workers  | id of the unfinished job that has it; name = function:key id:text
 | sv:jobs:group:{id}        | hash   | as its jobs       | gateway, workers  | a group: owner, number of jobs, counts by state, its reducing job

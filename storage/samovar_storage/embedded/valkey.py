@@ -1,5 +1,6 @@
 """The embedded Valkey: append-only file synced every second, password, loopback.
 
+A hash stays compact while its values have up to 1 KiB: a finished job then takes half the memory (docs/jobs.md).
 The password is in the 0600 config file, never in the arguments. This module does not start or watch the process:
 whoever supervises runs `command()` and asks `wait_ready()`.
 """
@@ -25,6 +26,7 @@ dir {dir}
 appendonly yes
 appendfsync everysec
 save ""
+hash-max-listpack-value 1024
 daemonize no
 loglevel notice
 tcp-backlog 511

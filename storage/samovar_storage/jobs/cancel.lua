@@ -3,8 +3,7 @@
 local function take_out_of_queue(job)
   local list = 'rq:queue:' .. job.origin
   local head = call('LINDEX', list, 0)
-  local in_front = head and tonumber(call('HGET', job_key(job.id), 'sv_seq')) - tonumber(
-    call('HGET', job_key(head), 'sv_seq') or 0)
+  local in_front = head and tonumber(job.sv_seq) - tonumber(call('HGET', job_key(head), 'sv_seq') or 0)
   local is_near_head = head and in_front <= call('LLEN', list) / 2
   call('LREM', list, is_near_head and 1 or -1, job.id)
 end

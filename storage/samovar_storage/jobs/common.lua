@@ -12,7 +12,7 @@ local REGISTRY = {started = 'rq:wip:', scheduled = 'rq:scheduled:', deferred = '
   finished = 'rq:finished:', failed = 'rq:failed:', canceled = 'rq:canceled:'}
 local FIELDS = {'status', 'origin', 'worker_name', 'group_id', 'created_at', 'allow_dependency_failures', 'sv_token',
   'sv_attempt', 'sv_unique', 'sv_dependents', 'sv_hook', 'sv_ttl', 'sv_input_bytes', 'sv_stored', 'sv_deadline',
-  'sv_due', 'sv_canceling', 'sv_said'}
+  'sv_due', 'sv_canceling', 'sv_said', 'sv_seq'}
 -- sweep deletes a job in time, and knows what it held; RQ's own cleaning and EXPIRE are for when nobody sweeps
 local LATER_S = 3600
 local JOB_BYTES = 800       -- what a finished job takes beside its input and result (docs/jobs.md)

@@ -5,21 +5,27 @@ if not seen or (beats ~= '' and seen ~= beats) then return {} end
 call('HDEL', 'sv:jobs:workers', worker)
 call('DEL', 'sv:jobs:takes:' .. worker)
 
-local function put_back(job, execution)
-  stop_running(job, execution)
+local function put_back(job)
+  stop_running(job, job.id .. ':' .. job.sv_token)
   if job.sv_canceling then finish(job, 'canceled', {}) else enqueue(job, true) end
+end
+
+local function held_of(queue)
+  local held = {}
+  for _, execution in ipairs(call('ZRANGE', in_registry('started', queue), 0, -1)) do
+    local job = read(string.match(execution, '^[^:]+'))
+    if job and job.worker_name == worker then held[#held + 1] = job end
+  end
+  -- the one that came first is put back last: to the head
+  table.sort(held, function(a, b) return tonumber(a.sv_seq) > tonumber(b.sv_seq) end)
+  return held
 end
 
 local returned = {}
 for _, key in ipairs(call('SMEMBERS', 'rq:queues')) do
-  local queue = string.sub(key, #'rq:queue:' + 1)
-  local executions = call('ZREVRANGE', in_registry('started', queue), 0, -1) -- the oldest is put back last: to the head
-  for _, execution in ipairs(executions) do
-    local job = read(string.match(execution, '^[^:]+'))
-    if job and job.worker_name == worker then
-      put_back(job, execution)
-      returned[#returned + 1] = job.id
-    end
+  for _, job in ipairs(held_of(string.sub(key, #'rq:queue:' + 1))) do
+    put_back(job)
+    returned[#returned + 1] = job.id
   end
 end
 if #returned > 0 then count('reaped', #returned) end

@@ -187,7 +187,7 @@ class RedisJobs:
         """Renew the leases of all jobs a worker holds; False if it was reaped: it must stop what it runs and come back
         under another id. The first beat registers it."""
         is_new = worker not in self._registered
-        beats = await self._run(scripts.BEAT, [worker, int(is_new)], [keys.JOBS_WORKERS])
+        beats = await self._run(scripts.BEAT, [worker, int(is_new)], [keys.JOBS_WORKERS, keys.jobs_takes(worker)])
         if is_new:
             await self._barrier.passed()
             self._registered.add(worker)

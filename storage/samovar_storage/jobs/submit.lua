@@ -5,7 +5,7 @@ local jobs, known = {}, {}
 for i = 1, #ARGV, 3 do
   local id, queue, fields, due, unique, dependencies, group, reduce_of = unpack(cmsgpack.unpack(ARGV[i]))
   jobs[#jobs + 1] = {id = id, origin = queue, fields = fields, due = due, unique = unique, dependencies = dependencies,
-    group = group, reduce_of = reduce_of, data = ARGV[i + 1], input = ARGV[i + 2], waits_for = {}}
+    group = group, reduce_of = reduce_of, data = ARGV[i + 1], input = ARGV[i + 2]}
 end
 
 local function refusal()
@@ -20,20 +20,19 @@ local function refusal()
       for _, parent in ipairs(job.dependencies) do
         local state = known[parent] or call('HGET', job_key(parent), 'status')
         if not state then return {'unknown', parent} end
-        job.waits_for[parent] = state
       end
     end
-    known[job.id] = 'queued'
+    known[job.id] = true
   end
 end
 
 -- Returns the number of jobs it waits for, and one that did not finish although it had to.
 local function depend(job, allow_failed)
   local pending, culprit = 0, nil
-  for parent, state in pairs(job.waits_for) do
+  for _, parent in ipairs(job.dependencies) do
+    local state = call('HGET', job_key(parent), 'status') -- none: it is accepted in this step, and not written yet
     if not TERMINAL[state] then
-      pending = pending + 1
-      call('SADD', job_key(parent) .. ':dependents', job.id)
+      pending = pending + call('SADD', job_key(parent) .. ':dependents', job.id)
       call('HSET', job_key(parent), 'sv_dependents', 1)
     elseif state ~= 'finished' and not allow_failed then
       culprit = parent
@@ -45,59 +44,81 @@ end
 local refused = refusal()
 if refused then return refused end
 
-local lists, groups = {}, {}
-local function queue_later(job)
-  lists[job.origin] = lists[job.origin] or {}
-  table.insert(lists[job.origin], job.id)
+-- Notes in which state a job begins.
+local function place(job)
+  for i = 1, #job.fields, 2 do
+    if job.fields[i] == 'allow_dependency_failures' then job.allow_failed = true end
+  end
+  job.pending, job.culprit = depend(job, job.allow_failed)
+  if job.reduce_of ~= '' then job.pending = job.pending + 1 end
+  local waits = job.pending > 0 or job.culprit
+  job.state = waits and 'deferred' or (job.due > now and 'scheduled' or 'queued')
 end
 
-local function join_group(job, state)
+local function write(job, seq)
+  local fields = job.fields
+  local function also(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
+  if job.input ~= '' then also('sv_input', job.input) end
+  if job.pending > 0 then also('sv_pending', job.pending) end
+  if seq then
+    also('sv_seq', seq)
+    also('enqueued_at', stamp)
+  end
+  call('HSET', job_key(job.id), 'status', job.state, 'data', job.data, unpack(fields))
+  if job.unique ~= '' then call('SET', 'sv:jobs:unique:' .. owner_of(job.origin) .. ':' .. job.unique, job.id) end
+end
+
+local groups = {}
+local function join_group(job)
   local group = groups[job.group] or {ids = {}, owner = owner_of(job.origin), states = {}}
   groups[job.group] = group
   table.insert(group.ids, job.id)
-  group.states[state] = (group.states[state] or 0) + 1
+  group.states[job.state] = (group.states[job.state] or 0) + 1
 end
 
-local function accept(job)
-  local key, allow_failed = job_key(job.id), false
-  for i = 1, #job.fields, 2 do
-    if job.fields[i] == 'allow_dependency_failures' then allow_failed = true end
-  end
-  local pending, culprit = depend(job, allow_failed)
-  if job.reduce_of ~= '' then pending = pending + 1 end
-  local state = (pending > 0 or culprit) and 'deferred' or (job.due > now and 'scheduled' or 'queued')
-  local fields = job.fields
-  if pending > 0 then fields[#fields + 1], fields[#fields + 2] = 'sv_pending', pending end
-  if job.input ~= '' then fields[#fields + 1], fields[#fields + 2] = 'sv_input', job.input end
-  call('HSET', key, 'status', state, 'data', job.data, unpack(fields))
-  if job.unique ~= '' then call('SET', 'sv:jobs:unique:' .. owner_of(job.origin) .. ':' .. job.unique, job.id) end
-  if state == 'queued' then
-    queue_later(job)
-  elseif state == 'scheduled' then
+local function put_aside(job)
+  write(job)
+  call('SADD', 'rq:queues', 'rq:queue:' .. job.origin)
+  if job.state == 'scheduled' then
     schedule(read(job.id), job.due)
   else
-    call('ZADD', in_registry(state, job.origin), now, job.id)
+    call('ZADD', in_registry('deferred', job.origin), now, job.id)
   end
-  if state ~= 'queued' then call('SADD', 'rq:queues', 'rq:queue:' .. job.origin) end
-  if job.group ~= '' then join_group(job, state) end
   if job.reduce_of ~= '' then
     call('HSET', 'sv:jobs:group:' .. job.reduce_of, 'reduce', job.id)
     call('HDEL', 'sv:jobs:group:' .. job.reduce_of, 'reduced')
     complete[job.reduce_of] = DEFAULT_TTL_S + LATER_S
   end
-  if culprit then
+  if job.culprit then
     local failing = read(job.id)
     call('ZREM', in_registry('deferred', job.origin), job.id)
-    fail_dependent(failing, culprit)
+    fail_dependent(failing, job.culprit)
   end
 end
 
-local accepted = {'accepted'}
+local accepted, lists = {'accepted'}, {}
 for _, job in ipairs(jobs) do
   if call('ZADD', 'sv:jobs:of:' .. owner_of(job.origin), 0, job.id) == 1 then
-    accept(job)
     accepted[#accepted + 1] = job.id
+    place(job)
+    if job.group ~= '' then join_group(job) end
+    if job.state == 'queued' then
+      lists[job.origin] = lists[job.origin] or {}
+      table.insert(lists[job.origin], job)
+    else
+      put_aside(job)
+    end
   end
+end
+
+for queue, waiting in pairs(lists) do
+  local last, ids = call('HINCRBY', 'sv:jobs:seq', queue, #waiting), {}
+  for i, job in ipairs(waiting) do
+    write(job, last - #waiting + i)
+    ids[i] = job.id
+  end
+  if last == #ids then call('SADD', 'rq:queues', 'rq:queue:' .. queue) end
+  announce(queue, #ids, call('RPUSH', 'rq:queue:' .. queue, unpack(ids)))
 end
 
 for name, group in pairs(groups) do
@@ -111,12 +132,6 @@ for name, group in pairs(groups) do
   call('SADD', 'rq:groups', name)
 end
 
-for queue, ids in pairs(lists) do
-  local last = call('HINCRBY', 'sv:jobs:seq', queue, #ids)
-  for i, id in ipairs(ids) do call('HSET', job_key(id), 'enqueued_at', stamp, 'sv_seq', last - #ids + i) end
-  if last == #ids then call('SADD', 'rq:queues', 'rq:queue:' .. queue) end
-  announce(queue, #ids, call('RPUSH', 'rq:queue:' .. queue, unpack(ids)))
-end
 if #accepted > 1 then count('accepted', #accepted - 1) end
 conclude()
 return accepted

@@ -24,6 +24,7 @@ local function forget_queue(queue)
   if call('EXISTS', unpack(names)) > 0 then return end
   call('SREM', 'rq:queues', 'rq:queue:' .. queue)
   call('HDEL', 'sv:jobs:seq', queue)
+  call('SREM', 'sv:jobs:waiting', queue)
 end
 
 for i = 2, #ARGV do

@@ -1,10 +1,11 @@
 -- ARGV: queue, worker, most, number of this take, and how many jobs may run of the function, and of function and key,
--- "" = any number. sv:jobs:takes:{worker} hash: queue → number of the last take. sv:jobs:running hash.
+-- "" = any number. sv:jobs:takes:{worker} hash: queue → number of the last take, and `alive`. sv:jobs:running hash.
 -- Returns one {id, fields as they were, token, attempt} for each job the worker holds now. A take that comes twice
 -- (its answer was lost) returns all that the worker holds of the queue: the caller knows which of them are news to it.
 local queue, worker, most, number = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local list, started, takes = 'rq:queue:' .. queue, in_registry('started', queue), 'sv:jobs:takes:' .. worker
-if call('HEXISTS', 'sv:jobs:workers', worker) == 0 then return {} end
+local alive, last_take = unpack(call('HMGET', takes, 'alive', queue))
+if not alive then return {} end
 
 local function fields_of(id)
   local flat, job = call('HGETALL', job_key(id)), {id = id}
@@ -12,7 +13,7 @@ local function fields_of(id)
   return job.status and job, flat
 end
 
-if call('HGET', takes, queue) == number then
+if last_take == number then
   local held = {}
   for _, execution in ipairs(call('ZRANGE', started, 0, -1)) do
     local id = string.match(execution, '^[^:]+')
