@@ -2,8 +2,9 @@
 
     an upload that nobody holds ─► lease ─► the next lines ─► submitted, noted ─► … ─► the reducing job ─► ended
 
-It goes on from the last line noted; lines submitted twice are one job, for their ids are the same. While a store is
-away or full it waits: what was accepted becomes jobs later. This module does not know HTTP.
+It goes on from the last line noted, and past those that the group has already; a line submitted twice is one job, for
+the ids are the same. While a store is away or full it waits: what was accepted becomes jobs later.
+This module does not know HTTP.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 import msgspec
 from redis.asyncio import Redis
 
-from samovar.errors import NotFound, SamovarError
+from samovar.errors import JobNotFound, NotFound, SamovarError
 from samovar_gateway.jobs.lines import Batch, batches
 from samovar_storage.jobs import expansions
 from samovar_storage.jobs.barrier import Barrier
@@ -85,9 +86,12 @@ class Expander:
         """Submit the lines not noted yet; return early if it was ended, or another gateway took over meanwhile."""
         begun = await expansions.expansion(self._redis, begun.id) or begun
         start_bytes, rest = begun.bytes_done, self._lines(begun)
+        num_known = await self._num_jobs(begun) - begun.lines_done
         while (batch := await asyncio.to_thread(next, rest, None)) is not None:
             jobs = jobs_of(begun, batch.lines)
-            await self._jobs.submit(jobs, begun.durability)
+            if unknown := jobs[max(0, num_known) :]:
+                await self._jobs.submit(unknown, begun.durability)
+            num_known -= len(jobs)
             begun = msgspec.structs.replace(
                 begun, lines_done=begun.lines_done + len(jobs), bytes_done=start_bytes + batch.end_bytes
             )
@@ -100,6 +104,13 @@ class Expander:
             await self._jobs.submit([begun.reduce], begun.durability)
         await expansions.end(self._redis, begun.id)
         await self._delete(begun.object_key)
+
+    async def _num_jobs(self, begun: Expansion) -> int:
+        """Return how many lines are jobs already, or were: those that nobody noted any more are among them."""
+        try:
+            return (await self._jobs.group(begun.id)).num_jobs
+        except JobNotFound:
+            return 0
 
     def _lines(self, begun: Expansion) -> Iterator[Batch]:
         """Return the lines that are no jobs yet."""

@@ -41,7 +41,8 @@ from samovar_storage.jobs.layout import new_job_id
 from samovar_storage.jobs.specs import is_job_id
 from samovar_storage.objects import PRESIGNED_LIFETIME_S, ObjectStore
 
-MAX_UPLOAD_BYTES = 4 << 30
+MAX_UPLOAD_BYTES = 1 << 30
+READ_BYTES = 256 * 1024  # about 1.5 ms of work: then the thread reads again, and the event loop has its turn
 
 
 class UploadBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -148,7 +149,7 @@ def _count_lines(objects: ObjectStore, where: str, max_line_bytes: int) -> int:
         raise NotFound("nothing was uploaded")
     if found.size_bytes > MAX_UPLOAD_BYTES:
         raise InvalidInput(f"the upload has more than {MAX_UPLOAD_BYTES} bytes", path="$.upload")
-    return count_lines(objects.read_chunks(where), max_line_bytes, MAX_LINES)
+    return count_lines(objects.read_chunks(where, READ_BYTES), max_line_bytes, MAX_LINES)
 
 
 def _submitted(expansion: Expansion) -> Submitted:
