@@ -135,8 +135,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """One action of the pool manager and why: `rule` is the rule's name, `inputs` the numbers it saw. detail: a sentence,
-    where these do not say it all."""
+    """One action of the pool manager and why: `rule` is the rule's name, `inputs` the numbers it saw, `detail` a
+    sentence where these do not say it all."""
 
     at_s: float
     ref: str
