@@ -30,7 +30,6 @@ from samovar_gateway.state import GatewayState
 from samovar_storage import keys
 from samovar_storage.jobs.events import (
     ACCEPTED,
-    MAX_EVENTS,
     EventId,
     end_id,
     history,
@@ -48,6 +47,7 @@ REFRESH_S = 3.0  # how often a job that waits is asked what for
 SEND_TIMEOUT_S = 60.0
 RETRY_MS = 1000  # when an EventSource whose connection was lost comes again
 LOOK_EVERY_S, LOOKS_IN_A_ROW = 0.05, 10
+MAX_READ = 100  # events of at most 16 KiB at a time
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -74,10 +74,11 @@ async def job_events(request: AnyRequest) -> ASGIApp:
 class EventStream:
     """One client's stream of one job, as an ASGI response. after: the last event that the client has seen."""
 
-    def __init__(self, state: GatewayState, job_id: str, after: EventId) -> None:
+    def __init__(self, state: GatewayState, job_id: str, after: EventId, heartbeat_s: float = HEARTBEAT_S) -> None:
         self._state = state
         self._job_id = job_id
         self._after = after
+        self._heartbeat_s = heartbeat_s
         self._prospect: Prospect | None = None
         self._sent_s = self._due_s = 0.0
 
@@ -104,39 +105,51 @@ class EventStream:
         while not self._state.watches.is_leaving:
             await self._pause()
             try:
-                state = await self._look(send)
+                state = await self._look(watch, send)
             except JobNotFound:
                 return
             if state in TERMINAL:
                 return
-            until_s = self._sent_s + HEARTBEAT_S
-            patience_s = REFRESH_S if state is not JobState.STARTED else HEARTBEAT_S
+            until_s = self._sent_s + self._heartbeat_s
+            patience_s = REFRESH_S if state is not JobState.STARTED else self._heartbeat_s
             await watch.changed(min(patience_s, until_s - time.monotonic()))
             if time.monotonic() >= until_s:
                 await self._send(send, HEARTBEAT)
         await self._send(send, LEAVING)
 
-    async def _look(self, send: Send) -> JobState | None:
-        """Send what is new; return the job's state, None if it cannot be read now. Raises: JobNotFound."""
+    async def _look(self, watch: Watch, send: Send) -> JobState | None:
+        """Send what is new; return the job's state as far as it is told, None if it cannot be read now.
+
+        Raises: JobNotFound.
+        """
         try:
             async with self._state.watches.looking():
                 record = await self._state.jobs.get(self._job_id)
-                said = await read_events(self._state.redis, self._job_id, self._after) if record.token else []
+                said = await self._said(record)
                 events = history(record, said, self._after)
-                is_whole = len(said) < MAX_EVENTS
-                if is_whole and record.state not in TERMINAL and record.state is not JobState.STARTED:
+                if len(said) >= MAX_READ:  # what comes behind them must not overtake the rest
+                    events = [event for event in events if parse_id(event.id) <= parse_id(said[-1].id)]
+                    watch.wake()
+                elif record.state not in TERMINAL:
                     events = await self._with_prospect(record, events)
         except StoreUnavailable:
             return None  # the watch is woken when it is back
-        if not is_whole:  # an end must not overtake what comes before it
-            events = [event for event in events if parse_id(event.id) <= parse_id(said[-1].id)]
         if events:
             await self._send(send, b"".join(map(encoded, events)))
             self._after = parse_id(events[-1].id)
-        return record.state if is_whole else await self._look(send)
+        return record.state if len(said) < MAX_READ else JobState.STARTED
+
+    async def _said(self, record: JobRecord) -> list[JobEvent]:
+        """Return the next events of the job's stream; one that never ran has none."""
+        if not record.token:
+            return []
+        return await read_events(self._state.redis, self._job_id, self._after, MAX_READ)
 
     async def _with_prospect(self, record: JobRecord, events: list[JobEvent]) -> list[JobEvent]:
-        """Return the events of a job that waits, with what for, if that has changed since the client was told."""
+        """Return the events, with what the job waits for if that has changed since the client was told."""
+        if record.state is JobState.STARTED:
+            self._prospect = None
+            return events
         prospect = await self._state.prospects.of(record)
         if self._prospect is not None and prospect.is_like(self._prospect):
             return events

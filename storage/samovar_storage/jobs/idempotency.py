@@ -12,6 +12,7 @@ This module does not know requests, nor what is done for them.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from samovar_storage.objects import ObjectStore
 CLAIM_BYTES = 512  # what a claim takes in Redis beside its answer
 OBJECTS = "idempotency/"
 HOUR_S = 3600
+MAX_ASKS = 16  # at a time: a burst does not take every connection to Redis
 
 # In front of each script. KEYS: claim, bytes kept of the API key (hash hour → bytes), owners (hash process → beats).
 _COMMON = """
@@ -173,6 +175,7 @@ class Idempotency:
         self._redis = redis
         self._process = token_hex(8)
         self._numbers = itertools.count(1)
+        self._asking = asyncio.Semaphore(MAX_ASKS)
 
     async def claim(self, slot: Slot, print_: str, silent: Claim | None = None) -> Claim:
         """Claim a slot for a request with this fingerprint. silent: a claim seen `running` whose owner has not beaten
@@ -227,6 +230,10 @@ class Idempotency:
         return int(self.limits.lifetime_s * 1000)
 
     async def _eval(self, script: str, slot: Slot, *arguments: Any) -> Any:
+        async with self._asking:
+            return await self._ask(script, slot, arguments)
+
+    async def _ask(self, script: str, slot: Slot, arguments: tuple[Any, ...]) -> Any:
         names = (keys.idempotency(slot.name), keys.idempotency_bytes(slot.key_id), keys.IDEMPOTENCY_OWNERS)
         with translating("the Idempotency-Keys"):
             return await self._redis.eval(script, len(names), *names, *arguments)
