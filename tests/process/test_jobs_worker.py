@@ -27,6 +27,7 @@ from support.stores import Stores
 from support.waiting import wait_until, wait_until_async
 
 pytestmark = pytest.mark.process
+RQ = str(Path(sys.executable).with_name("rq"))
 
 
 @pytest.fixture
@@ -237,7 +238,7 @@ async def test_rq_sees_each_worker_under_a_name_of_its_own(bench: Bench, stores:
     wait_until(lambda: {worker.name for worker in Worker.all(bench.redis)} == {"tea", "tea-2"})
     assert "there is a worker named tea already" in second.log
     assert len(await bench.store.beats()) == 2
-    shown = output_of(str(Path(sys.executable).with_name("rq")), "info", "-u", stores.redis_url)
+    shown = output_of(RQ, "info", "-u", stores.redis_url)
     assert "2 workers" in shown
     first.send(signal.SIGTERM)
     assert first.process.wait(15) == 0
@@ -271,3 +272,15 @@ def output_of(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+async def test_a_stock_rq_worker_delays_a_job_and_loses_nothing(bench: Bench, stores: Stores) -> None:
+    echo = bench.deploy()
+    (job,) = await bench.submit(bodies=[{"x": [1, 2]}])
+    queue = str(QueueName("echo", KEY))
+    output_of(RQ, "worker", "--burst", "--worker-class", "rq.SimpleWorker", "-u", stores.redis_url, queue)
+    assert (await bench.store.get(job)).state is JobState.SCHEDULED
+    bench.start_instance(echo.ref)
+    bench.start_worker()
+    (record,) = await bench.ended([job])
+    assert (record.state, record.attempt, record.result) == (JobState.FINISHED, 1, b'{"sum":3}')
