@@ -60,6 +60,12 @@ def test_inputs_of_functions_are_not(path: str) -> None:
     assert not is_audited("POST", path)
 
 
+def test_jobs_are_when_it_administers() -> None:
+    assert is_audited("POST", "/v1/jobs/purge")
+    assert not is_audited("POST", "/v1/jobs/0123/cancel") and not is_audited("DELETE", "/v1/jobs/0123")
+    assert describe(b'{"function": "f", "input": {"text": "x"}}') == {"function": "f", "input": LEFT_OUT}
+
+
 def test_what_was_asked_for_is_kept() -> None:
     body = {"name": "ci", "scopes": ["invoke"], "rate": "20/s", "burst": 40, "tokenizer": "a", "sha256": "ab"}
     assert describe(json.dumps(body).encode()) == body
