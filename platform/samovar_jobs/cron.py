@@ -18,9 +18,10 @@ from typing import Protocol
 import msgspec
 import redis.asyncio as redis_async
 
-from samovar.errors import JobEnded, JobNotFound, NotUnique, SamovarError, StoreUnavailable
+from samovar.errors import JobEnded, JobNotFound, NotUnique, SamovarError, StoreUnavailable, Unavailable
 from samovar.jobs import TERMINAL, CronJob, JobState
 from samovar.policies import Jobs as JobRules
+from samovar_dispatch.functions import FunctionTable
 from samovar_jobs.cron_rules import Plan, may_run, overlapping, plan, run_id
 from samovar_storage import keys
 from samovar_storage.ending import end_tasks
@@ -171,6 +172,19 @@ class Scheduler:
         async with aclosing(subscribe(self._redis, keys.CHANNEL_CRONS)) as news:
             async for _ in news:
                 self._news.set()
+
+
+def rules_in(functions: FunctionTable) -> Callable[[str], JobRules | None]:
+    """Return what says how jobs of a function are run, None for one that is not there. It raises Unavailable while
+    the functions are not known."""
+
+    def rules(name: str) -> JobRules | None:
+        if not functions.loaded:
+            raise Unavailable("the functions are not known yet")
+        entry = functions.entries.get(name)
+        return entry.main.manifest.jobs if entry is not None else None
+
+    return rules
 
 
 def jobs_of(cron: CronJob, spec: JobSpec, runs: Sequence[float], before: str) -> list[NewJob]:

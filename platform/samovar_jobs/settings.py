@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from samovar_storage.jobs.webhook_urls import WebhookAllow
 from samovar_storage.settings import RequestLogSettings
 
 
@@ -28,3 +29,8 @@ class JobsSettings(RequestLogSettings, frozen=True, kw_only=True):
     job_log_lines: Annotated[
         int, Meta(ge=0, description="Log lines, and items of output, of one attempt that are kept; more are counted")
     ] = 1000
+    webhook_allow: WebhookAllow = ""
+    webhooks_in_flight: Annotated[
+        int,
+        Meta(gt=0, le=1000, description="Webhooks that one worker process sends at a time, 8 to one host for a key"),
+    ] = 64

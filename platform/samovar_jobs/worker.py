@@ -24,6 +24,7 @@ from samovar_dispatch.requestlog.writer import RequestWriter
 from samovar_dispatch.upkeep import Part, keep_all_running
 from samovar_jobs.attempts import Attempts
 from samovar_jobs.cancels import follow_cancels
+from samovar_jobs.cron import Scheduler, rules_in
 from samovar_jobs.hearing import Ear
 from samovar_jobs.key_rates import KeyRates
 from samovar_jobs.lease import Lease
@@ -33,8 +34,11 @@ from samovar_jobs.reaper import Promoter, Reaper, sweep
 from samovar_jobs.settings import JobsSettings
 from samovar_jobs.status import tell_status
 from samovar_jobs.taker import Taker
+from samovar_jobs.webhooks.deliverer import Deliverer
 from samovar_storage.ending import end_tasks
+from samovar_storage.jobs.crons import Crons
 from samovar_storage.jobs.redis_jobs import RedisJobs
+from samovar_storage.jobs.webhook_urls import parse_allow
 from samovar_storage.live import connect_async
 from samovar_storage.objects import ObjectStore
 from samovar_storage.requestlog.layout import safe_name
@@ -69,6 +73,9 @@ class Worker:
         self._presence = Presence(registered, lambda: bool(attempts.running), self._taker.suspend)
         self._requests = RequestLog(safe_name(own_id), settings.request_log)
         engine.journey.notes.append(self._requests.note)
+        allowed = parse_allow(settings.webhook_allow)
+        self._deliverer = Deliverer(redis, self._objects, store, allowed, settings.webhooks_in_flight)
+        self._scheduler = Scheduler(redis, Crons(redis, self._objects), store, rules_in(engine.functions))
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
 
     def request_stop(self) -> None:
@@ -103,6 +110,8 @@ class Worker:
             "due jobs": self._promoter.run,
             "sweep": partial(sweep, store),
             "jobs of deleted functions": Orphans(store, self._lease, self._engine.functions, taker).run,
+            "webhooks": self._deliverer.run,
+            "cron jobs": self._scheduler.run,
             "status": partial(tell_status, redis, self._lease, taker, self._attempts),
             "RQ's record": self._presence.run,
             "request log": partial(self._writer().run, redis),
@@ -154,6 +163,7 @@ class Worker:
         except StoreUnavailable as error:
             log.warning("leaving without a word, the lease runs out: %s", error.detail)
         await self._presence.end()
+        await self._deliverer.close()
         await self._engine.close()
         await self._redis.aclose()
         self._objects.close()

@@ -13,6 +13,7 @@ import redis.asyncio as redis_async
 
 from samovar.jobs import JobState
 from samovar_jobs.webhooks.deliverer import Deliverer
+from samovar_storage.ending import end_tasks
 from samovar_storage.jobs.records import JobRecord
 from samovar_storage.jobs.webhook_secrets import WebhookSecrets
 from samovar_storage.jobs.webhook_urls import Allowed, parse_allow
@@ -81,8 +82,7 @@ class Setup:
         try:
             yield deliverer
         finally:
-            task.cancel()
-            await asyncio.wait([task])
+            await end_tasks([task])
             await deliverer.close()
 
     async def error(self, job_id: str, state: str = "finished") -> str:

@@ -39,6 +39,7 @@ LEASE_S, RENEW_S = 10.0, 3.0
 LONGEST_SLEEP_S = 5.0
 STORE_AWAY_S = 2.0  # until a delivery that could not be signed or recorded is tried again
 CLAIM_TOGETHER = 32
+MAX_ASKING = 16  # deliveries that use a connection to a store at a time: the worker's jobs need some, too
 LAST_WORDS_S = 2.0
 
 
@@ -66,6 +67,7 @@ class Deliverer:
         self._token = token_hex(8)
         self._held: dict[str, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
+        self._asking = asyncio.Semaphore(MAX_ASKING)
 
     @property
     def num_sending(self) -> int:
@@ -73,7 +75,7 @@ class Deliverer:
         return len(self._held)
 
     async def run(self) -> None:
-        """Deliver until cancelled; what is under way then waits again. Raises StoreUnavailable: run it again."""
+        """Begin deliveries until cancelled; those under way go on until `close`. Run it again after StoreUnavailable."""
         parts = [asyncio.create_task(self._listen()), asyncio.create_task(self._renew())]
         try:
             while True:
@@ -82,10 +84,10 @@ class Deliverer:
                     await self._sleep(parts)
         finally:
             await end_tasks(parts)
-            await self._let_go()
 
     async def close(self) -> None:
-        """Close connections and threads, after `run` has ended."""
+        """End what is under way, which waits again then, and close connections and threads, after `run` has ended."""
+        await self._let_go()
         self._resolver.close()
         await self._pool.aclose()
 
@@ -117,12 +119,14 @@ class Deliverer:
     async def _deliver(self, event: Event) -> None:
         """Send one event and record what came of it. Never raises."""
         try:
-            body = await compose(self._records, event)
-            secrets = await self._secrets.of(event.key_id)
+            async with self._asking:
+                body = await compose(self._records, event)
+                secrets = await self._secrets.of(event.key_id)
             headers = sign(secrets, event.id, int(time.time()), body) | {"content-type": "application/json"}
             headers["user-agent"] = "samovar-webhooks/1"
             answer = await post(self._pool, self._allowed, event.url, headers, body)
-            await self._record(event, answer, body)
+            async with self._asking:
+                await self._record(event, answer, body)
         except SamovarError as error:
             self.counts["put_off"] += 1
             log.warning("the webhook event %s waits: %s", event.id, error.detail)
