@@ -224,6 +224,6 @@ def test_the_scripts_do_as_the_machine_says(stores: Stores, object_store: Object
         objects = object_store
 
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Here, settings=settings(max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=checks)
     )
