@@ -272,7 +272,7 @@ class Function:
     ) -> job_client.JobGroup:
         """Queue a job for each of `inputs`, all of them or none, and return them as a group.
 
-        Args: reduce: the function that is called with `{"results": [...]}`, all results; True: this one. Else as `submit`.
+        Args: reduce: the function called with all results as `{"results": […]}`; True: this one. Else as `submit`.
         """
         lines, wanted = job_requests.encoded(inputs), job_requests.reduce_of(reduce)
         return job_client.submit_lines(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from samovar.cli.bulk_results import Outcome, Results
 from samovar.cli.bulk_state import Batch, Inputs, Ledger, Sent, Uploaded, batch_size_of, new_head, open_ledger
 from samovar.errors import JobNotFound, SamovarError
 from samovar.job_client import JobGroup, submit_body, upload_lines
-from samovar.job_requests import many_body, needs_upload, num_done, reduce_of, upload_body
+from samovar.job_requests import WAIT_WORDS, job_path, list_path, many_body, needs_upload, num_done, upload_body
 from samovar.jobs import TERMINAL
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _FIRST_LOOK_S, _LONGEST_LOOK_S = 0.1, 1.0
 _SECOND_THOUGHT_S = 3.0  # after Ctrl-C: another one cancels
+_PATIENT_S = 2.0  # so long nothing may run before it is asked why
 SOME_FAILED = 7
 
 
@@ -46,6 +48,7 @@ class Wishes:
     batch_size: int = 200
     max_in_flight: int = 5000
     reduce: str | None = None
+    allow_failed: bool = False
     restart: bool = False
     cancel_on_interrupt: bool = False
 
@@ -61,7 +64,8 @@ def run(session: Session, function: str, file: Path, terms: dict[str, Any], wish
         raise click.UsageError(f"{output} is there already: --restart replaces it, --output takes another place")
     size = batch_size_of(state) or wishes.batch_size
     inputs = Inputs(file, None if wishes.reduce is not None else size)
-    ledger = open_ledger(state, new_head(function, inputs, size, terms, wishes.reduce))
+    reduce = None if wishes.reduce is None else {"function": wishes.reduce, "allow_failed": wishes.allow_failed}
+    ledger = open_ledger(state, new_head(function, inputs, size, terms, reduce))
     bulk = Bulk(session, inputs, ledger, wishes)
     if ledger.sent:
         session.note(f"going on: {bulk.num_sent:,} of {inputs.num_lines:,} lines were submitted before")
@@ -102,6 +106,8 @@ class Bulk:
         self._head = ledger.head
         self._wishes = wishes
         self._open: dict[int, _Open] = {}
+        self._moved_s = 0.0
+        self._reason = ""
 
     @property
     def num_sent(self) -> int:
@@ -135,7 +141,7 @@ class Bulk:
         return sent
 
     def _submitted(self, lines: list[bytes], key: str) -> JobGroup:
-        head, reduce = self._head, reduce_of(self._head.reduce)
+        head, reduce = self._head, self._head.reduce
         if needs_upload(lines) and not self._ledger.upload:
             self._ledger.note(Uploaded(upload=upload_lines(self._client, head.function, lines)))
         upload = self._ledger.upload
@@ -157,7 +163,7 @@ class Bulk:
     def _drive(self, results: Results) -> None:
         left = [batch for batch in self._inputs.batches if not results.lines.issuperset(batch.lines)]
         left.reverse()
-        pause_s = _FIRST_LOOK_S
+        pause_s, self._moved_s = _FIRST_LOOK_S, time.monotonic()
         with self._meter() as meter:
             while left or self._open:
                 num_before = len(results.lines)
@@ -197,11 +203,24 @@ class Bulk:
         return Meter(self._session.err, self._head.function, self._inputs.num_lines, self._wishes.progress)
 
     def _show(self, meter: Meter, results: Results) -> None:
-        counts: dict[str, int] = {"failed": results.counts["failed"]}
+        counts = Counter(failed=results.counts["failed"])
         for one in self._open.values():
-            for state, count in one.counts.items():
-                counts[state] = counts.get(state, 0) + count
-        meter.show(len(results.lines) + sum(one.num_ended for one in self._open.values()), counts)
+            counts.update(one.counts)
+        meter.show(len(results.lines) + sum(one.num_ended for one in self._open.values()), counts, self._why(counts))
+
+    def _why(self, counts: Counter[str]) -> str:
+        """Return what the jobs wait for, when none has run for a while."""
+        now_s = time.monotonic()
+        if not self._wishes.progress or counts["started"] or not counts["queued"]:
+            self._moved_s, self._reason = now_s, ""
+        elif now_s - self._moved_s > _PATIENT_S:
+            self._moved_s = now_s
+            group = next(one.group.id for one in self._open.values() if one.counts.get("queued"))
+            listed = self._session.get(list_path(group=group, state="queued", limit=1))["jobs"]
+            view = self._session.get(job_path(listed[0]["id"])) if listed else {}
+            reason = view.get("wait_reason", "")
+            self._reason = WAIT_WORDS.get(reason, reason)
+        return self._reason
 
     def _say_done(self, results: Results) -> int:
         num_failed = results.counts["failed"]
@@ -212,11 +231,20 @@ class Bulk:
             "failed": num_failed,
             "output": str(results.path),
         }
-        reduced = [sent.reduce for sent in self._ledger.sent.values() if sent.reduce]
-        if reduced:
-            data["reduced"] = self._client.job(reduced[0]).result()
+        code = self._reduced(data) or (SOME_FAILED if num_failed else 0)
         self._session.emit(data, lambda: _done_text(data))
-        return SOME_FAILED if num_failed else 0
+        return code
+
+    def _reduced(self, data: dict[str, Any]) -> int:
+        """Note what the reducing job made of all results, if there is one, and return its exit code."""
+        try:
+            for sent in self._ledger.sent.values():
+                if sent.reduce:
+                    data["reduced"] = _plain(self._client.job(sent.reduce).result())
+        except SamovarError as error:
+            data["reduce_error"] = {"code": error.code, "detail": error.detail}
+            return error.exit_code
+        return 0
 
     # ---- Ctrl-C ----------------------------------------------------------------------------------------------------
 
@@ -272,4 +300,6 @@ def _done_text(data: dict[str, Any]) -> str:
     lines = [f"{data['finished']:,} of {data['num_jobs']:,} finished{failed}: {data['output']}"]
     if "reduced" in data:
         lines.append(json.dumps(data["reduced"], ensure_ascii=False))
+    if "reduce_error" in data:
+        lines.append(f"not reduced: {data['reduce_error']['detail']}")
     return "\n".join(lines)

@@ -77,12 +77,13 @@ class Meter:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, num_done: int, counts: Mapping[str, int]) -> None:
-        """Show that `num_done` of all have ended. counts: by state, of those that are known."""
+    def show(self, num_done: int, counts: Mapping[str, int], why: str = "") -> None:
+        """Show that `num_done` of all have ended. counts: by state, of those that are known. why: nothing runs."""
         if not self._is_shown:
             return
         now_s = self._now()
         text = tally(counts, self._pace.rate(now_s, num_done), self._total - num_done)
+        text = f"{text}: {why}" if why else text
         if self._bar is not None:
             self._bar.update(self._task, completed=num_done, tally=text)
         elif now_s - self._said_s >= _PLAIN_EVERY_S or num_done == self._total:

@@ -34,7 +34,7 @@ class Head(Struct, frozen=True, kw_only=True):
     sha256: str
     batch_size: int
     terms: dict[str, Any]
-    reduce: str | None = None
+    reduce: dict[str, Any] | None = None
 
 
 class Sent(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -156,7 +156,9 @@ def open_ledger(path: Path, head: Head) -> Ledger:
     return Ledger(path, before, {entry.batch: entry for entry in sent}, uploads[-1] if uploads else "")
 
 
-def new_head(function: str, inputs: Inputs, batch_size: int, terms: dict[str, Any], reduce: str | None) -> Head:
+def new_head(
+    function: str, inputs: Inputs, batch_size: int, terms: dict[str, Any], reduce: dict[str, Any] | None
+) -> Head:
     """Return the head of a new run."""
     return Head(
         run=uuid4().hex,

@@ -123,10 +123,13 @@ def event_text(event: JobEvent) -> str:
         return str(data.get("line", data.get("message", "")))
     if event.kind == "progress":
         return f"{float(data.get('fraction', 0)):.0%} {data.get('message', '')}".strip()
-    reason = str(data.pop("wait_reason", ""))
-    words = [WAIT_WORDS.get(reason, reason)] if reason else []
-    words += [f"{name}={_short(value)}" for name, value in data.items() if value not in (None, "", [], {})]
-    return " ".join([event.kind, *words])
+    reason, error = str(data.pop("wait_reason", "")), data.pop("error", None)
+    words = [event.kind]
+    if "due_at_s" in data:
+        words.append(f"in {duration(float(data.pop('due_at_s')) - event.at_s)}")
+    words += [f"{name}={_short(value)}" for name, value in data.items() if value not in (None, "", [], {}, 0)]
+    why = WAIT_WORDS.get(reason, reason) or (f"{error.get('code')}: {error.get('detail')}" if error else "")
+    return " ".join(words) + (f": {why}" if why else "")
 
 
 def counts_text(counts: Mapping[str, int]) -> str:

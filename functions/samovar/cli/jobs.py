@@ -59,7 +59,12 @@ def jobs() -> None:
 @click.option("--cancel-on-interrupt", is_flag=True, help="Ctrl-C cancels the jobs; else they go on.")
 @click.option("--unique", help="At most one unfinished job of this function has this text.")
 @click.option("--after", "depends_on", multiple=True, metavar="JOB", help="Starts when this one has finished.")
-@click.option("--allow-failed", is_flag=True, default=None, help="… or has ended in any other way.")
+@click.option(
+    "--allow-failed",
+    is_flag=True,
+    default=None,
+    help="… or has ended in any other way; with --reduce: although some failed.",
+)
 @click.option("--idempotency-key", metavar="KEY", help="The same key with the same input makes one job.")
 @job_options
 @verb(json_flag=False)
@@ -81,8 +86,10 @@ def submit(
     from samovar.cli import bulk
 
     has_input, value = read_json(session, given)
+    allow_failed = options.pop("allow_failed")
     how = {key: options.pop(key) for key in bulk.Wishes.__dataclass_fields__ if key in options}
-    terms = terms_of(options)
+    how["allow_failed"] = bool(allow_failed) and how["reduce"] is not None
+    terms = terms_of(options | ({} if how["allow_failed"] else {"allow_failed": allow_failed}))
     if file is not None:
         if has_input or idempotency_key or "unique" in terms:
             raise click.UsageError("--json, --idempotency-key and --unique are for one job, not for --file")
