@@ -24,7 +24,7 @@ from samovar_gateway.settings import GatewaySettings
 from samovar_storage.jobs.webhook_urls import Allowed
 
 if TYPE_CHECKING:
-    from samovar_storage.jobs.store import Jobs
+    from samovar_storage.jobs.redis_jobs import RedisJobs
     from samovar_storage.objects import ObjectStore
     from samovar_storage.registry import Registry
 
@@ -51,7 +51,7 @@ class GatewayState:
     mirror: Mirror
     cabinet: Cabinet
     requests: Requests
-    jobs: Jobs
+    jobs: RedisJobs
     watches: WatchHub
     prospects: Prospects
     once: Once

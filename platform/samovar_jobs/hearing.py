@@ -30,7 +30,7 @@ class Progressing(Protocol):
     """What of the store is needed here."""
 
     async def progress(self, worker: str, taken: Taken, progress: Progress) -> None:
-        """See `samovar_storage.jobs.store.Jobs`."""
+        """See `samovar_storage.jobs.redis_jobs.RedisJobs`."""
 
 
 class Said:

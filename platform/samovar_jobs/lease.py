@@ -28,7 +28,7 @@ class Beats(Protocol):
     """What of the store a lease needs."""
 
     async def beat(self, worker: str) -> bool:
-        """See `samovar_storage.jobs.store.Jobs`."""
+        """See `samovar_storage.jobs.redis_jobs.RedisJobs`."""
 
 
 class Lease:

@@ -23,7 +23,7 @@ from samovar_storage.jobs import expansions
 from samovar_storage.jobs.barrier import Barrier
 from samovar_storage.jobs.expansions import Expansion, line_job_id
 from samovar_storage.jobs.records import NewJob
-from samovar_storage.jobs.store import Jobs
+from samovar_storage.jobs.redis_jobs import RedisJobs
 from samovar_storage.objects import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ MAX_CLEANED = 100
 class Expander:
     """One per gateway. holder: this gateway's name."""
 
-    def __init__(self, redis: Redis, objects: ObjectStore, jobs: Jobs, holder: str, max_line_bytes: int) -> None:
+    def __init__(self, redis: Redis, objects: ObjectStore, jobs: RedisJobs, holder: str, max_line_bytes: int) -> None:
         self._redis = redis
         self._objects = objects
         self._jobs = jobs

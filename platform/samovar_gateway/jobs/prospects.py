@@ -19,7 +19,7 @@ from samovar_storage.jobs.waiting import Facts, wait_reason
 
 if TYPE_CHECKING:
     from samovar_dispatch.functions import FunctionEntry, FunctionTable
-    from samovar_storage.jobs.store import Jobs
+    from samovar_storage.jobs.redis_jobs import RedisJobs
 
 FRESH_S = 1.0
 MAX_FUNCTIONS = 1000
@@ -47,7 +47,7 @@ class Prospect(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Prospects:
     """One per gateway. A function's facts are read once a second, however many jobs of it are asked about."""
 
-    def __init__(self, redis: Redis, jobs: Jobs, functions: FunctionTable) -> None:
+    def __init__(self, redis: Redis, jobs: RedisJobs, functions: FunctionTable) -> None:
         self._redis = redis
         self._jobs = jobs
         self._functions = functions

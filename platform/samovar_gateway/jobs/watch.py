@@ -25,7 +25,7 @@ from samovar.jobs import TERMINAL
 from samovar_storage import keys
 from samovar_storage.failures import translate, translating
 from samovar_storage.jobs.records import JobRecord
-from samovar_storage.jobs.store import Jobs
+from samovar_storage.jobs.redis_jobs import RedisJobs
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Watch:
 class WatchHub:
     """All watches of one gateway. is_leaving: the gateway ends; whoever watches should say so and go."""
 
-    def __init__(self, redis: redis_async.Redis, jobs: Jobs, max_watches: int = MAX_WATCHES) -> None:
+    def __init__(self, redis: redis_async.Redis, jobs: RedisJobs, max_watches: int = MAX_WATCHES) -> None:
         self._redis = redis
         self._jobs = jobs
         self._max_watches = max_watches
