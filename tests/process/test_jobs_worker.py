@@ -19,7 +19,7 @@ from samovar.jobs import JobState
 from samovar.policies import Jobs
 from samovar.spec import Limits
 from samovar_storage.jobs.events import read_events
-from samovar_storage.jobs.layout import QueueName, registry_key
+from samovar_storage.jobs.layout import QueueName
 from samovar_storage.objects import ObjectStore
 from support.gateway import environment
 from support.job_worker import KEY, Bench, job_bench
@@ -141,10 +141,10 @@ async def test_caps_hold_over_all_workers(bench: Bench) -> None:
     peaks = [0, 0]
 
     async def watch() -> bool:
-        running = [bench.redis.zcard(registry_key("started", QueueName("echo", key))) for key in (KEY, "k2")]
-        peaks[0] = max(peaks[0], sum(running))  # type: ignore[arg-type]
-        peaks[1] = max(peaks[1], *running)  # type: ignore[call-overload]
-        return not await bench.store.waiting() and not sum(running)  # type: ignore[arg-type]
+        running = [bench.num_started("echo", key) for key in (KEY, "k2")]
+        peaks[0] = max(peaks[0], sum(running))
+        peaks[1] = max(peaks[1], *running)
+        return not await bench.store.waiting() and not sum(running)
 
     await wait_until_async(watch, 20, "all have run")
     assert {record.state for record in await bench.ended(ids)} == {JobState.FINISHED}

@@ -19,7 +19,7 @@ import redis.asyncio as redis_async
 from samovar.jobs import TERMINAL
 from samovar.spec import Limits, Manifest, Scaling
 from samovar_storage import keys
-from samovar_storage.jobs.layout import new_job_id
+from samovar_storage.jobs.layout import QueueName, new_job_id, registry_key
 from samovar_storage.jobs.records import JobRecord, JobSpec, NewJob
 from samovar_storage.jobs.redis_jobs import RedisJobs
 from samovar_storage.objects import ObjectStore
@@ -130,6 +130,11 @@ class Bench:
         """Return how many jobs the store counts under a word."""
         number: Any = self.redis.hget(keys.JOBS_COUNTS, what)
         return int(number or 0)
+
+    def num_started(self, function: str, key_id: str) -> int:
+        """Return how many jobs of a function and key run now."""
+        number: Any = self.redis.zcard(registry_key("started", QueueName(function, key_id)))
+        return int(number)
 
     def close(self) -> None:
         """End workers and stand-ins."""
