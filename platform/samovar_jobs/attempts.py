@@ -14,7 +14,7 @@ import logging
 import random
 import time
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -220,10 +220,12 @@ class Attempts:
             return Ended(refusal, ran=False, canceled=attempt.canceled)
         call, outcome = await attempt.asked
         ended = await ended_of(call, outcome, self._max_result_bytes, attempt.said.hear_item)
-        attempt.has_run = ended.ran
         if not isinstance(outcome, Result):
             attempt.stop()
             attempt.was_ended = not await stopped(call)
+        if ended.canceled:
+            ended = replace(ended, ran=call.started)  # whether it had begun is certain only now
+        attempt.has_run = ended.ran
         return ended
 
     async def _begin_reduce(self, attempt: Attempt) -> SamovarError | None:

@@ -87,8 +87,8 @@ def test_a_handler_sees_that_its_deadline_passed(zygote: Zygote, deed: str) -> N
 def test_a_sync_job_that_hears_nothing_is_ended_and_innocent_calls_are_given_back(zygote: Zygote) -> None:
     instance = zygote.start(FUNCTIONS / "works")
     worker, gateway = instance.connect(), instance.connect()
-    running = worker.invoke({"deed": "spins", "num": 30}, job=JOB, notify_start=True)
-    worker.expect(wire.Started)
+    running = worker.invoke({"deed": "spins", "num": 30}, job=JOB)
+    worker.expect(wire.Progress)
     waiting = gateway.invoke({"deed": "facts"})
     worker.send(wire.Cancel(running))
     failure = worker.expect(wire.Failure)
@@ -101,7 +101,8 @@ def test_a_sync_job_that_hears_nothing_is_ended_and_innocent_calls_are_given_bac
 def test_a_job_beyond_its_deadline_is_no_breakdown_of_the_instance(zygote: Zygote) -> None:
     instance = zygote.start(FUNCTIONS / "works")
     worker = instance.connect()
-    worker.invoke({"deed": "spins", "num": 30}, job=JOB, timeout_ms=100)
+    worker.invoke({"deed": "spins", "num": 30}, job=JOB, timeout_ms=300)
+    worker.expect(wire.Progress)
     assert worker.expect(wire.Failure).code == "deadline_exceeded"
     assert worker.expect(wire.Goodbye).reason == "abandoned"
 

@@ -24,6 +24,7 @@ def raises(ctx: sv.Context, num: int) -> None:
 
 def spins(ctx: sv.Context, num: int) -> None:
     """Hears nothing."""
+    ctx.progress(0.0, "spinning")
     until_s = time.monotonic() + num
     while time.monotonic() < until_s:
         pass
