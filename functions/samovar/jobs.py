@@ -173,7 +173,7 @@ class CronJob(Struct, frozen=True, kw_only=True, omit_defaults=True):
     input: JSON. missed: what is done about runs that nobody was there for: "skip", "last" (one now), "all" (each, 100
     at most). overlap: what is done while the last run has not ended: "skip", "queue", "cancel" (the one that runs).
     next_at_s, last_at_s: unix seconds; last_job: id. key_id: whose job it is. upcoming_s: the next runs, where it is
-    shown by itself, the soonest first.
+    shown by itself, the soonest first. notice: which runs were left out the last time, and why, "" = none.
     """
 
     name: str
@@ -191,3 +191,4 @@ class CronJob(Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_at_s: float = 0.0
     last_job: str = ""
     upcoming_s: list[float] = msgspec.field(default_factory=list)
+    notice: str = ""

@@ -23,9 +23,11 @@ from samovar_gateway.admin.functions import WarmBody
 from samovar_gateway.admin.keys import KeyBody, RotateBody
 from samovar_gateway.admin.rollout import CanaryBody, DeployOptions, MirrorBody, PinBody, RollbackBody
 from samovar_gateway.admin.uploads import CompleteBody, PlanBody
+from samovar_gateway.jobs.crons import CronBody
 from samovar_gateway.jobs.jobs import MAX_LIMIT, QUARANTINED, PurgeBody
 from samovar_gateway.jobs.submit import SubmitBody
 from samovar_gateway.jobs.uploads import UploadBody
+from samovar_gateway.jobs.webhooks import EnableBody, OverlapBody, ReplayBody
 
 OPEN = ("livez", "readyz", "metrics_route", "api_document")  # no key is asked for
 BODIES: Mapping[str, type[msgspec.Struct]] = {
@@ -43,8 +45,12 @@ BODIES: Mapping[str, type[msgspec.Struct]] = {
     "submit_jobs": SubmitBody,
     "begin_upload": UploadBody,
     "purge_jobs": PurgeBody,
+    "put_cron": CronBody,
+    "replay_webhooks": ReplayBody,
+    "enable_webhook": EnableBody,
+    "rotate_webhook_secret": OverlapBody,
 }
-BODILESS = ("promote", "undo", "cancel_job", "retry_job", "cancel_group")
+BODILESS = ("promote", "undo", "cancel_job", "retry_job", "cancel_group", "run_cron")
 _NUMBER, _TEXT = {"type": "number", "minimum": 0}, {"type": "string"}
 _REQUESTS = {
     **dict.fromkeys(("since_s", "until_s", "slower_ms", "version", "limit"), _NUMBER),
@@ -63,6 +69,8 @@ QUERIES: Mapping[str, Mapping[str, Any]] = {
         "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT},
     },
     "get_job": {"wait_s": _NUMBER},
+    "list_webhooks": {"key_id": _TEXT},
+    "enable_webhook": {"key_id": _TEXT},
     "job_events": {"last_event_id": _TEXT},
 }
 _ANY_ROUTE = {
@@ -88,7 +96,10 @@ _INVOKE = {
 _RATE = {"429": "A rate limit; see Retry-After and RateLimit"}
 _MORE: Mapping[str, Mapping[str, str]] = {
     "submit_jobs": _RATE,
+    "begin_upload": _RATE,
     "retry_job": _RATE,
+    "run_cron": {**_RATE, **_WITH_INPUT},
+    "put_cron": _CHANGES,
     "get_result": {**_INVOKE, "409": "The job has not ended, or was cancelled"},
     "delete_job": _CHANGES,
 }

@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 import redis.asyncio as redis_async
 
-from samovar.errors import JobEnded, JobNotFound, NotUnique, SamovarError, StoreUnavailable, Unavailable
+from samovar.errors import JobEnded, JobNotFound, NotUnique, RequestError, SamovarError, StoreUnavailable, Unavailable
 from samovar.jobs import TERMINAL, CronJob, JobState
 from samovar.policies import Jobs as JobRules
 from samovar_dispatch.functions import FunctionTable
@@ -28,6 +28,8 @@ from samovar_storage.ending import end_tasks
 from samovar_storage.failures import translating
 from samovar_storage.jobs.crons import Crons, CronState, job_spec
 from samovar_storage.jobs.records import JobRecord, JobSpec, NewJob
+from samovar_storage.jobs.specs import PUBLIC
+from samovar_storage.jobs.webhook_urls import Allowed
 from samovar_storage.records import ApiKeyRecord, loads
 from samovar_storage.subscribe import subscribe
 
@@ -52,7 +54,7 @@ class Scheduler:
     """One per worker process; `run` until cancelled.
 
     rules: of a function's jobs, by its name; None for a function that is not there. Raises SamovarError while that is
-    not known. clock: unix seconds. num_fired: runs submitted here.
+    not known. clock: unix seconds. allowed: where webhooks may go. num_fired: runs submitted here.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Scheduler:
         store: Store,
         rules: Callable[[str], JobRules | None],
         clock: Callable[[], float] = time.time,
+        allowed: Allowed = PUBLIC,
     ) -> None:
         self.num_fired = 0
         self._redis = redis
@@ -69,6 +72,7 @@ class Scheduler:
         self._store = store
         self._rules = rules
         self._clock = clock
+        self._allowed = allowed
         self._news = asyncio.Event()
         self._reconciled_s = -RECONCILE_S
 
@@ -115,8 +119,12 @@ class Scheduler:
         elif owner is None or not may_run(owner, cron.function, self._clock()):
             wanted = _not_run(wanted, f"its API key {cron.key_id} is revoked, or may not call {cron.function!r}")
         elif wanted.runs:
-            spec = job_spec(cron, rules, self._clock(), low_only=owner.max_priority == "low")
-            jobs = jobs_of(cron, spec, wanted.runs, last.id if last is not None and cron.overlap == "queue" else "")
+            is_low, before = owner.max_priority == "low", last.id if last and cron.overlap == "queue" else ""
+            try:
+                spec = job_spec(cron, rules, self._clock(), low_only=is_low, allowed=self._allowed)
+                jobs = jobs_of(cron, spec, wanted.runs, before)
+            except RequestError as error:
+                wanted = _not_run(wanted, error.detail)
         if await self._fire(cron, state, wanted, jobs) and last is not None and jobs and cron.overlap == "cancel":
             await self._cancel(last.id)
         return wanted.next_s

@@ -75,7 +75,8 @@ class Worker:
         engine.journey.notes.append(self._requests.note)
         allowed = parse_allow(settings.webhook_allow)
         self._deliverer = Deliverer(redis, self._objects, store, allowed, settings.webhooks_in_flight)
-        self._scheduler = Scheduler(redis, Crons(redis, self._objects), store, rules_in(engine.functions))
+        crons, rules = Crons(redis, self._objects), rules_in(engine.functions)
+        self._scheduler = Scheduler(redis, crons, store, rules, allowed=allowed)
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
 
     def request_stop(self) -> None:

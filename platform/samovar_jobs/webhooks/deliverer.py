@@ -75,7 +75,7 @@ class Deliverer:
         return len(self._held)
 
     async def run(self) -> None:
-        """Begin deliveries until cancelled; those under way go on until `close`. Run it again after StoreUnavailable."""
+        """Begin deliveries until cancelled; those under way go on until `close`. Raises StoreUnavailable."""
         parts = [asyncio.create_task(self._listen()), asyncio.create_task(self._renew())]
         try:
             while True:

@@ -24,11 +24,14 @@ from samovar_storage.failures import translating
 from samovar_storage.jobs import codec, scripts, submission
 from samovar_storage.jobs.payloads import Payloads, input_object, is_large
 from samovar_storage.jobs.records import JobSpec, NewJob
-from samovar_storage.jobs.specs import spec_of
+from samovar_storage.jobs.specs import PUBLIC, spec_of
+from samovar_storage.jobs.webhook_urls import Allowed
 from samovar_storage.objects import ObjectInfo, ObjectStore
 from samovar_storage.records import dumps, loads
 
 PREFIX = "crons/"
+# what is shown of a cron job beside its definition
+_UNSTORED: dict[str, Any] = {"next_at_s": 0.0, "last_at_s": 0.0, "last_job": "", "upcoming_s": [], "notice": ""}
 MAX_CRONS = 10_000
 
 
@@ -94,7 +97,7 @@ class Crons:
         Raises: Conflict when somebody else changes it at the same time, or there are too many.
         """
         old, etag = await self._existing(cron.name)
-        cron = msgspec.structs.replace(cron, next_at_s=0.0, last_at_s=0.0, last_job="", created_at_s=now_s)
+        cron = msgspec.structs.replace(cron, created_at_s=now_s, **_UNSTORED)
         if old is not None:
             cron = msgspec.structs.replace(cron, key_id=old.key_id, created_at_s=old.created_at_s)
         elif await self._num() >= MAX_CRONS:
@@ -202,14 +205,16 @@ class Crons:
                 await pipe.execute()
 
 
-def job_spec(cron: CronJob, rules: JobRules, now_s: float, *, low_only: bool = False) -> JobSpec:
+def job_spec(
+    cron: CronJob, rules: JobRules, now_s: float, *, low_only: bool = False, allowed: Allowed = PUBLIC
+) -> JobSpec:
     """Return what a run of a cron job is that is submitted at `now_s` (unix seconds). rules: of its function.
 
-    low_only: its key's jobs run after all others. Raises: InvalidInput.
+    low_only, allowed: as for `spec_of`. Raises: InvalidInput; WebhookRefused.
     """
     if cron.options.depends_on:
         raise InvalidInput("each run of a cron job would wait for the same job", path="$.options.depends_on")
-    spec = spec_of(cron.options, rules, cron.function, cron.key_id, now_s, low_only=low_only)
+    spec = spec_of(cron.options, rules, cron.function, cron.key_id, now_s, low_only=low_only, allowed=allowed)
     return msgspec.structs.replace(spec, cron=cron.name)
 
 
