@@ -151,9 +151,14 @@ class ObjectStore:
                 for item in page.get("Contents", ()):
                     yield ObjectInfo(item["Key"], item["Size"], item["ETag"])
 
-    def read_chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES, offset: int = 0) -> Iterator[bytes]:
-        """Yield an object's bytes in order, from `offset` (before its end) on. Raises NotFound before the first."""
-        where = {"Range": f"bytes={offset}-"} if offset else {}
+    def read_chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES, offset: int = 0, etag: str = "") -> Iterator[bytes]:
+        """Yield an object's bytes in order, from `offset` (before its end) on.
+
+        Raises, before the first: NotFound; Conflict if the object has another etag than the one given.
+        """
+        where: dict[str, str] = {"Range": f"bytes={offset}-"} if offset else {}
+        if etag:
+            where["IfMatch"] = etag
         with translating(f"the object {key}"):
             body = self._client.get_object(Bucket=self.bucket, Key=key, **where)["Body"]
             with body:
@@ -188,9 +193,10 @@ class ObjectStore:
         """Return a URL to which anyone may PUT this one object until it expires."""
         return self._presign("put_object", {"Key": key}, lifetime_s)
 
-    def presign_get(self, key: str, lifetime_s: int = PRESIGNED_LIFETIME_S) -> str:
-        """Return a URL from which anyone may read this one object until it expires."""
-        return self._presign("get_object", {"Key": key}, lifetime_s)
+    def presign_get(self, key: str, lifetime_s: int = PRESIGNED_LIFETIME_S, content_type: str = "") -> str:
+        """Return a URL from which anyone may read this one object until it expires, as `content_type` if given."""
+        kind = {"ResponseContentType": content_type} if content_type else {}
+        return self._presign("get_object", {"Key": key, **kind}, lifetime_s)
 
     def start_multipart(self, key: str) -> str:
         """Return the id of a new multipart upload."""

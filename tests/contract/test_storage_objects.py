@@ -160,3 +160,11 @@ def test_a_store_that_ignores_conditions_is_refused(object_store: ObjectStore) -
         Heedless(object_store._client, object_store.bucket).ensure_bucket()
     object_store.ensure_bucket()
     assert not list(object_store.list("probes/"))
+
+
+def test_an_object_is_read_from_an_offset_if_it_is_still_the_same(object_store: ObjectStore) -> None:
+    etag = object_store.put("a", b"0123456789")
+    assert b"".join(object_store.read_chunks("a", 3, offset=4, etag=etag)) == b"456789"
+    object_store.put("a", b"another")
+    with pytest.raises(Conflict):
+        next(object_store.read_chunks("a", 3, offset=4, etag=etag))

@@ -115,7 +115,9 @@ def test_the_input_reaches_the_worker_byte_by_byte(gateway: Gateway, hands: Hand
 
 def test_options_are_the_functions_unless_said(gateway: Gateway, hands: HandWorker) -> None:
     accepted(submit(gateway, {"input": 1}, "other"))
-    accepted(submit(gateway, {"input": 1, "retries": 0, "deadline_s": 5, "result_ttl_s": 60}, "other"))
+    accepted(
+        submit(gateway, {"input": 1, "retries": 0, "deadline_s": 5, "result_ttl_s": 60, "durability": "fsync"}, "other")
+    )
     first, second = (taken.spec for taken in hands.take("other", ADMIN, most=2))
     assert (first.retries, first.timeout_s, first.deadline_at_s) == (3, 7.0, 0.0)
     assert (second.retries, second.timeout_s, second.result_ttl_s) == (0, 7.0, 60.0)
@@ -204,7 +206,8 @@ def test_large_inputs_and_results_are_not_in_redis(gateway: Gateway, hands: Hand
     assert "result" not in seen and seen["result_bytes"] == len(LARGE) + 2
     answer = gateway.client.get(f"/v1/jobs/{job['id']}/result")
     assert answer.status_code == 307
-    assert httpx.get(answer.headers["location"]).json() == LARGE
+    stored = httpx.get(answer.headers["location"])
+    assert (stored.json(), stored.headers["content-type"]) == (LARGE, "application/json")
 
 
 def test_the_error_of_a_job_is_its_result(gateway: Gateway, hands: HandWorker) -> None:

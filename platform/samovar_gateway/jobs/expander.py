@@ -2,9 +2,9 @@
 
     an upload that nobody holds ─► lease ─► the next lines ─► submitted, noted ─► … ─► the reducing job ─► ended
 
-It goes on from the last line noted, and past those that the group has already; a line submitted twice is one job, for
-the ids are the same. While a store is away or full it waits: what was accepted becomes jobs later.
-This module does not know HTTP.
+Each has its turn, ten thousand lines long: a large one does not keep a small one waiting. It goes on from the last line
+noted, and past those that the group has already; a line submitted twice is one job, for the ids are the same. While a
+store is away or full it waits: what was accepted becomes jobs later. This module does not know HTTP.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import msgspec
 from redis.asyncio import Redis
 
-from samovar.errors import JobNotFound, NotFound, SamovarError
+from samovar.errors import JobNotFound, RequestError, SamovarError, Unavailable
 from samovar_gateway.jobs.lines import Batch, batches
 from samovar_storage.jobs import expansions
 from samovar_storage.jobs.barrier import Barrier
@@ -28,10 +28,13 @@ from samovar_storage.objects import ObjectStore
 
 log = logging.getLogger(__name__)
 
+SLICE_BATCHES = 10
+READ_BYTES = 1 << 20
 LOOK_S = 2.0
 RETRY_S = 1.0
 CLEAN_S = 600.0
 MAX_CLEANED = 100
+MAX_EXPANDING = 1000
 
 
 class Expander:
@@ -50,18 +53,21 @@ class Expander:
     async def begin(self, wanted: Expansion) -> None:
         """The upload becomes jobs, whatever happens to this gateway; one that does already goes on as it did.
 
-        Raises: StoreUnavailable.
+        Raises: StoreUnavailable; Unavailable when too many are under way.
         """
+        if await expansions.number(self._redis) >= MAX_EXPANDING:
+            raise Unavailable(f"{MAX_EXPANDING} uploads are being turned into jobs already", retry_after_s=30.0)
         await expansions.begin(self._redis, wanted)
         await self._barrier.passed(wanted.durability)
         self._has_work.set()
 
     async def run(self) -> None:
-        """Expand what nobody else expands until cancelled."""
+        """Expand what nobody else expands until cancelled: a slice of each upload in turn."""
         while True:
-            for begun in await expansions.expansions(self._redis):
-                await self._try(begun)
+            has_more = [await self._try(begun) for begun in await expansions.expansions(self._redis)]
             await self._clean(time.monotonic())
+            if any(has_more):
+                continue
             try:
                 async with asyncio.timeout(LOOK_S):
                     await self._has_work.wait()
@@ -69,25 +75,28 @@ class Expander:
                 continue
             self._has_work.clear()
 
-    async def _try(self, begun: Expansion) -> None:
-        """Go on with one upload, if nobody else does; leave it for the next round when a store does not answer."""
+    async def _try(self, begun: Expansion) -> bool:
+        """Go on with one upload, if nobody else does; return whether there is more to do at once."""
         if not await expansions.hold(self._redis, begun.id, self._holder):
-            return
+            return False
         try:
-            await self._expand(begun)
-        except NotFound:  # of the object: nobody can bring it back
-            log.error("the upload %s is gone, %d of its lines were submitted", begun.id, begun.lines_done)
+            return await self._expand(begun)
+        except RequestError as error:  # the object is gone, or another than was checked: it will not get better
+            log.error("the upload %s is given up after %d lines: %s", begun.id, begun.lines_done, error.detail)
             await expansions.end(self._redis, begun.id)
         except SamovarError as error:
             log.warning("the upload %s becomes jobs later: %s", begun.id, error.detail)
             await asyncio.sleep(RETRY_S)
+        return False
 
-    async def _expand(self, begun: Expansion) -> None:
-        """Submit the lines not noted yet; return early if it was ended, or another gateway took over meanwhile."""
+    async def _expand(self, begun: Expansion) -> bool:
+        """Submit the next lines; return whether this gateway should go on with it."""
         begun = await expansions.expansion(self._redis, begun.id) or begun
         start_bytes, rest = begun.bytes_done, self._lines(begun)
         num_known = await self._num_jobs(begun) - begun.lines_done
-        while (batch := await asyncio.to_thread(next, rest, None)) is not None:
+        for _ in range(SLICE_BATCHES):
+            if (batch := await asyncio.to_thread(next, rest, None)) is None:
+                return await self._end(begun)
             jobs = jobs_of(begun, batch.lines)
             if unknown := jobs[max(0, num_known) :]:
                 await self._jobs.submit(unknown, begun.durability)
@@ -97,13 +106,18 @@ class Expander:
             )
             if not await expansions.advance(self._redis, begun):
                 await self._jobs.cancel_group(begun.id)  # these were on their way when it was
-                return
+                return False
             if not await expansions.hold(self._redis, begun.id, self._holder):
-                return
+                return False
+        return True
+
+    async def _end(self, begun: Expansion) -> bool:
+        """Every line is a job: what is left is the reducing one, and the object."""
         if begun.reduce is not None:
             await self._jobs.submit([begun.reduce], begun.durability)
         await expansions.end(self._redis, begun.id)
         await self._delete(begun.object_key)
+        return False
 
     async def _num_jobs(self, begun: Expansion) -> int:
         """Return how many lines are jobs already, or were: those that nobody noted any more are among them."""
@@ -116,7 +130,8 @@ class Expander:
         """Return the lines that are no jobs yet."""
         if begun.lines_done >= begun.num_lines:
             return iter(())
-        return batches(self._objects.read_chunks(begun.object_key, offset=begun.bytes_done), self._max_line_bytes)
+        chunks = self._objects.read_chunks(begun.object_key, READ_BYTES, begun.bytes_done, begun.etag)
+        return batches(chunks, self._max_line_bytes)
 
     async def _delete(self, object_key: str) -> None:
         await asyncio.to_thread(self._objects.delete, object_key)

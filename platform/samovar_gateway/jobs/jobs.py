@@ -59,13 +59,12 @@ class JobRoutes(Controller):
     async def list_jobs(self, request: AnyRequest) -> JobList:
         """Return the jobs the key may see, newest first, a page at a time."""
         state, query = gateway(request), request.query_params
-        seen = reach(caller(request), state.functions.entries)
         function = query.get("function", "")
-        functions = [name for name in seen.functions if not function or name == function]
+        seen = reach(caller(request), [function] if function else state.functions.entries)
         wanted, limit, cursor = _state(query.get("state", "")), _limit(query.get("limit", "")), query.get("cursor", "")
         if len(cursor) > MAX_CURSOR:
             raise InvalidInput("cursor is what the page before said", path="cursor")
-        page = await state.jobs.list(functions, wanted, seen.key_id, query.get("group") or None, cursor, limit)
+        page = await state.jobs.list(seen.functions, wanted, seen.key_id, query.get("group") or None, cursor, limit)
         return JobList(jobs=[view_of(record) for record in page.jobs], cursor=page.cursor)
 
     @get("/{job_id:str}")

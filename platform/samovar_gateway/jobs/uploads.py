@@ -19,7 +19,6 @@ from samovar_dispatch.functions import FunctionEntry
 from samovar_gateway.admin.requests import AnyRequest, authenticate, gateway, path_parameter, read_body
 from samovar_gateway.admin.services import services_of
 from samovar_gateway.auth import Principal
-from samovar_gateway.jobs.access import callable_function
 from samovar_gateway.jobs.lines import count_lines
 from samovar_gateway.jobs.repeats import submit_once
 from samovar_gateway.jobs.submit import (
@@ -63,7 +62,7 @@ class UploadBegun(Struct, frozen=True, kw_only=True):
 async def begin_upload(request: AnyRequest) -> UploadBegun:
     """Return a link to which JSON lines are PUT, one input a line; what is not submitted is deleted after a day."""
     state, principal, name = gateway(request), authenticate(request), path_parameter(request, "name")
-    await callable_function(state, principal, name)
+    await admit(state, principal, name)
     body = await read_body(request, UploadBody)
     if not 0 < body.size_bytes <= MAX_UPLOAD_BYTES:
         raise InvalidInput(f"an upload has 1 to {MAX_UPLOAD_BYTES} bytes", path="$.size_bytes")
@@ -127,7 +126,7 @@ async def _expansion(
     where = object_key(spec.function, principal.key_id, body.upload)
     reduce = await reducer(state, principal, entry, spec, body, body.upload)
     try:
-        num_lines = await services_of(request).hashing.run(
+        num_lines, etag = await services_of(request).hashing.run(
             _count_lines, state.objects, where, state.settings.max_body_bytes
         )
     except NotFound:
@@ -137,19 +136,22 @@ async def _expansion(
         object_key=where,
         spec=msgspec.structs.replace(spec, group=body.upload),
         num_lines=num_lines,
+        etag=etag,
         due_at_s=due_at_s(spec, body),
         durability=body.durability,
         reduce=reduce[0] if reduce else None,
     )
 
 
-def _count_lines(objects: ObjectStore, where: str, max_line_bytes: int) -> int:
+def _count_lines(objects: ObjectStore, where: str, max_line_bytes: int) -> tuple[int, str]:
+    """Return how many lines the object has, and its etag."""
     found = objects.head(where)
     if found is None:
         raise NotFound("nothing was uploaded")
     if found.size_bytes > MAX_UPLOAD_BYTES:
         raise InvalidInput(f"the upload has more than {MAX_UPLOAD_BYTES} bytes", path="$.upload")
-    return count_lines(objects.read_chunks(where, READ_BYTES), max_line_bytes, MAX_LINES)
+    chunks = objects.read_chunks(where, READ_BYTES, etag=found.etag)
+    return count_lines(chunks, max_line_bytes, MAX_LINES), found.etag
 
 
 def _submitted(expansion: Expansion) -> Submitted:

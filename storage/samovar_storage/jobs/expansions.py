@@ -46,13 +46,14 @@ class Expansion(Struct, frozen=True, kw_only=True):
     """An upload that becomes jobs. id: of the upload and of the group. spec: of every job but for its index.
 
     num_lines: jobs it becomes. lines_done, bytes_done: submitted already, and where the next line begins. reduce: is
-    submitted behind the last. due_at_s: of every job, 0 = at once.
+    submitted behind the last. due_at_s: of every job, 0 = at once. etag: of the object whose lines were checked.
     """
 
     id: str
     object_key: str
     spec: JobSpec
     num_lines: int
+    etag: str = ""
     due_at_s: float = 0.0
     durability: Literal["aof", "fsync"] = "aof"
     reduce: NewJob | None = None
@@ -101,6 +102,12 @@ async def expansions(redis: Redis) -> list[Expansion]:
     with translating("the uploads"):
         rows = await cast(Awaitable[list[bytes]], redis.hvals(keys.JOBS_EXPANDING))
     return [loads(row, Expansion) for row in rows]
+
+
+async def number(redis: Redis) -> int:
+    """Return how many uploads are being turned into jobs."""
+    with translating("the uploads"):
+        return await redis.hlen(keys.JOBS_EXPANDING)
 
 
 async def expansion(redis: Redis, upload_id: str) -> Expansion | None:

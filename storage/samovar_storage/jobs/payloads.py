@@ -60,9 +60,9 @@ class Payloads:
             payload, _ = await asyncio.to_thread(self._objects.get, name)
         return payload
 
-    async def link(self, name: str) -> str:
+    async def link(self, name: str, content_type: str) -> str:
         """Return a URL that anyone may read it from for 15 minutes."""
-        return await asyncio.to_thread(self._objects.presign_get, name, LINK_LIFETIME_S)
+        return await asyncio.to_thread(self._objects.presign_get, name, LINK_LIFETIME_S, content_type)
 
     async def delete(self, name: str) -> None:
         """No such object is there afterwards. Raises: StoreUnavailable."""

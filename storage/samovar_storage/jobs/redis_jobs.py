@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 import redis.asyncio as redis_async
+from redis.commands.core import AsyncScript
 
 from samovar import problems
 from samovar.errors import Conflict, JobEnded, JobNotFound, NotFound, SamovarError, StoreUnavailable
@@ -59,6 +60,7 @@ class RedisJobs:
         self._retention = Retention(redis, self._payloads, self._run, max_ended_bytes)
         self._takes = Takes()
         self._registered: set[str] = set()
+        self._scripts: dict[str, AsyncScript] = {}
 
     # what submitters do ----------------------------------------------------------------------------------------------
 
@@ -272,7 +274,7 @@ class RedisJobs:
 
     async def result_url(self, record: JobRecord) -> str:
         """Return a link to a result in object storage, good for 15 minutes."""
-        return await self._payloads.link(result_object(record.id, record.token))
+        return await self._payloads.link(result_object(record.id, record.token), record.result_type)
 
     async def waiting(self) -> dict[QueueName, int]:
         """Return the queues with waiting jobs, and how many wait in each."""
@@ -360,8 +362,10 @@ class RedisJobs:
         return value or b""
 
     async def _run(self, script: str, arguments: Sequence[Any], names: Sequence[str] = ()) -> Any:
+        if script not in self._scripts:
+            self._scripts[script] = self._redis.register_script(script)
         with translating("the jobs"):
-            return await self._redis.register_script(script)(keys=names, args=arguments)
+            return await self._scripts[script](keys=names, args=arguments)
 
     # last, for in what comes after it `list` is this method
     async def list(
