@@ -16,7 +16,7 @@ import pytest
 
 from samovar.cli.__main__ import run as run_command
 from support.http_peer import Asked, Reply
-from support.jobs_peer import Failed, JobsPeer, jobs_peer, problem
+from support.jobs_peer import Failed, JobsPeer, jobs_peer, problem, told
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -229,6 +229,62 @@ def test_cron_jobs(run: Run) -> None:
         assert "nightly runs again" in run(peer, "cron", "resume", "nightly").stdout
         assert json.loads(run(peer, "cron", "rm", "nightly", "--json").stdout) == {"name": "nightly", "removed": True}
         assert "no cron jobs yet" in run(peer, "cron", "ls").stdout
+
+
+WEBHOOKS = {
+    "events": [
+        {"id": "0a.finished", "job": "0a", "function": "embed", "url": "https://x/h", "created_at_s": 1.0,
+         "attempts": 3, "last_error": "[503] later"},
+        {"id": "0b.failed", "job": "0b", "function": "embed", "url": "https://x/h", "created_at_s": 1.0,
+         "gave_up_at_s": 2.0},
+    ],
+    "endpoints": [{"url": "https://x/h", "failures": 9, "failing_since_s": 1.0, "last_error": "no answer"}],
+    "dropped": 7,
+}  # fmt: skip
+
+
+def webhook_routes(asked: Asked) -> Reply:
+    secret = {"secret": "whsec_tea", "created_at_s": 1.0}
+    answers: dict[str, Any] = {
+        "GET /v1/webhooks": WEBHOOKS,
+        "POST /v1/webhooks/replay": {"replayed": 1},
+        "POST /v1/webhooks/enable": {"replayed": 2},
+        "GET /v1/webhooks/secret": secret,
+        "POST /v1/webhooks/secret/rotate": secret | {"secret": "whsec_fresh"},
+    }
+    return told(answers[f"{asked.method} {asked.path}"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "body"),
+    [
+        (
+            ("ls",),
+            ["https://x/h", "no answer", "is tried", "0a.finished", "[503] later", "0b.failed", "given up"],
+            None,
+        ),
+        (("replay", "0a.finished"), ["1 events are sent now"], {"event": "0a.finished"}),
+        (("replay", "--job", "0a"), ["1 events are sent now"], {"job": "0a"}),
+        (("enable", "https://x/h"), ["https://x/h is told again; 2 events are sent now"], {"url": "https://x/h"}),
+        (("secret",), ["whsec_tea"], None),
+        (("secret", "--rotate", "--overlap", "2h"), ["whsec_fresh"], {"overlap_s": 7200.0}),
+    ],
+)
+def test_webhooks(run: Run, arguments: tuple[str, ...], words: list[str], body: Any) -> None:
+    with jobs_peer(before=webhook_routes) as peer:
+        done = run(peer, "webhooks", *arguments)
+        as_json = run(peer, "webhooks", *arguments, "--json")
+    assert done.code == 0, done.stderr
+    assert [word for word in words if word not in done.stdout] == []
+    json.loads(as_json.stdout)
+    assert (json.loads(peer.asked[0].body) if peer.asked[0].body else None) == body
+    assert "whsec" not in done.stderr
+
+
+def test_nothing_undelivered_and_nothing_said(run: Run) -> None:
+    with jobs_peer(before=lambda asked: told({"events": [], "endpoints": []})) as peer:
+        assert run(peer, "webhooks", "ls").stdout == "everything was delivered\n"
+        assert run(peer, "webhooks", "replay").code == 2
 
 
 # ---- a file of jobs ------------------------------------------------------------------------------------------------

@@ -171,6 +171,8 @@ def _lines(one: CronJob) -> Iterator[str]:
     yield f"overlap   {one.overlap}"
     if one.last_at_s:
         yield f"last      {_at(one.last_at_s, one.tz)}  {one.last_job}"
+    if one.notice:
+        yield f"notice    {one.notice}"
     if one.enabled:
         yield from (line.strip().replace("next  ", "next      ", 1) for line in _upcoming(one))
 

@@ -18,6 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "logs": ("samovar.cli.logs:logs", "Show what a function printed, or its calls"),
     "jobs": ("samovar.cli.jobs:jobs", "Queue work, and look after it"),
     "cron": ("samovar.cli.cron:cron", "Queue work by the clock"),
+    "webhooks": ("samovar.cli.webhooks:webhooks", "Look after those who are told when jobs end"),
     "warm": ("samovar.cli.manage:warm", "Keep instances ready for a while"),
     "scale": ("samovar.cli.manage:scale", "Set how many instances a function may have"),
     "canary": ("samovar.cli.rollout:canary", "Give a version some percent of the calls"),
