@@ -106,7 +106,10 @@ async def test_a_late_answer_changes_nothing(jobs: RedisJobs) -> None:
     assert (await jobs.get(new.id)).progress is None
     await jobs.progress("w2", taken, Progress(fraction=0.5, message="half"))
     assert (await jobs.get(new.id)).progress == Progress(fraction=0.5, message="half")
-    assert await jobs.settle("w2", taken, FINISHED)
+    assert await jobs.settle("w2", taken, AGAIN)
+    (again,) = await jobs.take(QUEUE, "w2", 1)
+    assert (await jobs.get(new.id)).progress is None, "that was another attempt's"
+    assert await jobs.settle("w2", again, FINISHED)
 
 
 async def test_the_jobs_of_a_worker_that_leaves_are_first_again(jobs: RedisJobs) -> None:

@@ -105,7 +105,7 @@ end
 -- sv:jobs:due zset: queue → when to look at its scheduled jobs next
 local function schedule(job, due)
   local at = math.min(tonumber(due), tonumber(job.sv_deadline or due))
-  call('HSET', job_key(job.id), 'status', 'scheduled', 'sv_due', due)
+  call('HSET', job_key(job.id), 'status', 'scheduled', 'sv_due', string.format('%.6f', tonumber(due)))
   call('ZADD', in_registry('scheduled', job.origin), at, job.id)
   call('ZADD', 'sv:jobs:due', 'LT', at, job.origin)
   count_group(job, job.status, 'scheduled')

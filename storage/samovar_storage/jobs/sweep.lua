@@ -25,6 +25,8 @@ local function forget_queue(queue)
   call('SREM', 'rq:queues', 'rq:queue:' .. queue)
   call('HDEL', 'sv:jobs:seq', queue)
   call('SREM', 'sv:jobs:waiting', queue)
+  local name = string.match(queue, '^sv:([^:]+)')
+  if call('HGET', 'sv:jobs:running', name) == '0' then call('HDEL', 'sv:jobs:running', name) end
 end
 
 for i = 2, #ARGV do

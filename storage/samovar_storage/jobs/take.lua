@@ -44,6 +44,7 @@ local function start(job)
   local token, attempt = tonumber(job.sv_token or 0) + 1, tonumber(job.sv_attempt or 0) + 1
   call('HSET', job_key(job.id), 'status', 'started', 'started_at', stamp, 'worker_name', worker, 'sv_token', token,
     'sv_attempt', attempt)
+  if job.sv_progress then call('HDEL', job_key(job.id), 'sv_progress') end
   call('ZADD', started, '+inf', job.id .. ':' .. token)
   count_group(job, 'queued', 'started')
   tell(job, 'started', token, 0)
