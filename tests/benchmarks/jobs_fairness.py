@@ -41,7 +41,7 @@ def measure(options: Options) -> Measured:
         name = platform.deploy(APP)
         platform.scale(name, min_instances=1, max_instances=1)
         platform.wait_ready(name, 1)
-        few, many = (platform.cli("keys", "create", who, "--scope", "invoke")["secret"] for who in ("few", "many"))
+        few, many = (platform.cli("keys", "create", who)["key"] for who in ("few", "many"))
         until_done_s(platform, name, few)
         alone = [until_done_s(platform, name, few) for _ in range(num_takes)]
         requests = [submit_many(name, [NAP] * PER_REQUEST) for _ in range(num_majority // PER_REQUEST)]
