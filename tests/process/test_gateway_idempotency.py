@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -333,8 +333,8 @@ def test_an_invocation_that_became_a_job_is_one_job(pair: Pair) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(pair.invoke, "deferred", "w", {"n": 2}, prefer="respond-async, wait=20")
         wait_until(lambda: len(jobs_of(pair, "deferred")) == 2)
-        hands = HandWorker(pair.stores.redis_url, pair.store)
-        wait_until(lambda: hands.finish_all("deferred", ADMIN))
+        with closing(HandWorker(pair.stores.redis_url, pair.store)) as hands:
+            wait_until(lambda: hands.finish_all("deferred", ADMIN))
         answer = waiting.result(20)
     assert (answer.status_code, answer.json()) == (200, {"n": 2})
     assert pair.invoke("deferred", "w", {"n": 2}, pair.other, prefer="respond-async, wait=1").content == answer.content

@@ -88,7 +88,9 @@ def house(valkey: Any, seaweed: Any) -> Iterator[House]:
         store = ObjectStore.from_settings(stores.settings(folder))
         store.ensure_bucket()
         with running_gateway(stores, store, folder) as gateway:
-            yield House(gateway, stores, store)
+            house = House(gateway, stores, store)
+            yield house
+            house.hands.close()
         store.close()
 
 
