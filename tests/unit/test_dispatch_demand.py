@@ -32,3 +32,10 @@ async def test_steady_traffic_is_never_seen_as_none() -> None:
     for submitted in range(1, 5):
         called.stats.submitted = submitted
         assert writer.snapshot() == {"f@1": Demand(queued=0, running=1)}
+
+
+async def test_all_that_a_job_worker_holds_counts_as_running() -> None:
+    writer, called = DemandWriter("jobs-w", of_jobs=True), version()
+    writer.notice(called)
+    called.suspects.extend([None, None])  # type: ignore[list-item]  # who waits does not matter here
+    assert writer.snapshot() == {"f@1": Demand(queued=0, running=2)}

@@ -67,6 +67,8 @@ class SeatModel(RuleBasedStateMachine):
         assert all(seat.load == load for seat, load in self.loads.items())
         assert self.table.num_slots == sum(seat.limit for seat in self.seats if seat.open)
         assert self.table.num_open == sum(seat.open for seat in self.seats)
+        free = [max(0, seat.limit - self.loads[seat]) for seat in self.seats if seat.open]
+        assert self.table.num_free == sum(free)
         least = self.table.least_loaded()
         open_loads = [load for seat, load in self.loads.items() if seat.open]
         assert (least.load if least else None) == min(open_loads, default=None)
