@@ -379,6 +379,11 @@ def test_dead_letters_are_listed(gateway: Gateway, hands: HandWorker) -> None:
     (taken,) = hands.take("echo", ADMIN)
     error = problems.standard(Quarantined("it took down 3 instances", crashes=3))
     hands.settle(taken, state=JobState.FAILED, error=error, crashes=3)
+    later = accepted(submit(gateway, {"input": 1, "delay_s": 60}))
+    assert {one["id"]: one.get("wait_reason") for one in gateway.client.get("/v1/jobs").json()["jobs"]} == {
+        job["id"]: None,
+        later["id"]: "delayed",
+    }
     (found,) = gateway.client.get("/v1/jobs", params={"state": "quarantined"}).json()["jobs"]
     assert (found["id"], found["crashes"], found["error"]["code"]) == (job["id"], 3, "quarantined")
 

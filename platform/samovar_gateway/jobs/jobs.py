@@ -18,7 +18,7 @@ from samovar.values import Struct
 from samovar_gateway.admin.requests import AnyRequest, gateway, read_body
 from samovar_gateway.jobs.access import caller, manages, note_others, reach, visible_job
 from samovar_gateway.jobs.submit import POLL_AFTER_S, accepted, admit
-from samovar_gateway.jobs.views import problem_of, view_now
+from samovar_gateway.jobs.views import listed, problem_of, view_now
 from samovar_gateway.state import GatewayState
 from samovar_storage.jobs.records import JobRecord
 from samovar_storage.jobs.specs import MAX_DURATION_S
@@ -65,7 +65,7 @@ class JobRoutes(Controller):
         if len(cursor) > MAX_CURSOR:
             raise InvalidInput("cursor is what the page before said", path="cursor")
         page = await state.jobs.list(seen.functions, wanted, seen.key_id, query.get("group") or None, cursor, limit)
-        return JobList(jobs=[view_of(record) for record in page.jobs], cursor=page.cursor)
+        return JobList(jobs=[await listed(state, record) for record in page.jobs], cursor=page.cursor)
 
     @get("/{job_id:str}")
     async def get_job(self, request: AnyRequest) -> JobView:

@@ -65,6 +65,13 @@ class Prospects:
             due_at_s=record.due_at_s if record.state is JobState.SCHEDULED else 0.0,
         )
 
+    async def reason(self, record: JobRecord) -> str:
+        """Return why a job does not run yet, "" for one that runs or has ended: for lists, which give no place in a
+        queue. Raises: StoreUnavailable."""
+        facts = await self._read(record.spec.function) if record.state is JobState.QUEUED else Facts()
+        found = wait_reason(record, facts, 0, time.time())
+        return found[0] if found is not None else ""
+
     async def _read(self, function: str) -> Facts:
         now_s = time.monotonic()
         read_s, facts = self._facts.get(function, (0.0, Facts()))

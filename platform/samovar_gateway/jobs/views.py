@@ -33,6 +33,11 @@ async def view_now(state: GatewayState, record: JobRecord) -> JobView:
     )
 
 
+async def listed(state: GatewayState, record: JobRecord) -> JobView:
+    """Return a job as one of many: with what it waits for, but not its place. Raises: StoreUnavailable."""
+    return msgspec.structs.replace(view_of(record), wait_reason=await state.prospects.reason(record))
+
+
 def problem_of(record: JobRecord, request_id: str) -> tuple[int, bytes]:
     """Return status and problem document of a job that failed: its own error's."""
     problem: dict[str, Any] = {**(record.error or {}), "request_id": request_id, "job": record.id}
