@@ -38,4 +38,4 @@ async def test_all_that_a_job_worker_holds_counts_as_running() -> None:
     writer, called = DemandWriter("jobs-w", of_jobs=True), version()
     writer.notice(called)
     called.suspects.extend([None, None])  # type: ignore[list-item]  # who waits does not matter here
-    assert writer.snapshot() == {"f@1": Demand(queued=0, running=2)}
+    assert writer.snapshot() == {"f@1": Demand(queued=0, running=2, jobs=2)}
