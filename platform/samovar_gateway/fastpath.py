@@ -21,8 +21,8 @@ from samovar_dispatch.call import Call, Outcome
 from samovar_gateway import problems
 from samovar_gateway.admission import Admission, answer_headers
 from samovar_gateway.bounds import BoundedProtocol
-from samovar_gateway.jobs.idempotency import HEADER as IDEMPOTENCY_KEY
 from samovar_gateway.jobs.prefer import PREFER
+from samovar_gateway.jobs.sameness import HEADER as IDEMPOTENCY_KEY
 
 if TYPE_CHECKING:
     from samovar_dispatch.journey import Journey

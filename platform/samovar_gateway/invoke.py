@@ -29,9 +29,9 @@ from samovar_dispatch.functions import near_names, unknown_function
 from samovar_dispatch.stream import ChunkStream
 from samovar_gateway.admission import CLOSE, Admission, answer_headers
 from samovar_gateway.body import BodyReader, discard
-from samovar_gateway.jobs.idempotency import HEADER as IDEMPOTENCY_KEY
 from samovar_gateway.jobs.prefer import PREFER, Deferral, preference_of
 from samovar_gateway.jobs.repeats import Repeats
+from samovar_gateway.jobs.sameness import HEADER as IDEMPOTENCY_KEY
 from samovar_gateway.state import GatewayState
 from samovar_gateway.streaming import answer_stream
 from samovar_gateway.sweep import Sweeper

@@ -21,10 +21,8 @@ from samovar_storage.ending import end_tasks
 from samovar_storage.jobs.events import (
     ENDED_LIFETIME_S,
     append_events,
-    history,
     log_event,
     output_event,
-    parse_id,
     progress_event,
     read_events,
     retry_event,
@@ -32,6 +30,7 @@ from samovar_storage.jobs.events import (
 from samovar_storage.jobs.layout import QueueName, new_job_id
 from samovar_storage.jobs.records import JobSpec, NewJob, Settlement, Taken
 from samovar_storage.jobs.redis_jobs import RedisJobs
+from samovar_storage.jobs.story import history, parse_id
 from samovar_storage.live import connect_async
 from samovar_storage.objects import ObjectStore
 from support.processes import running

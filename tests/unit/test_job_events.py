@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.jobs import TERMINAL, JobEvent, JobState, Progress
-from samovar_storage.jobs import events
-from samovar_storage.jobs.events import START, EventId, history, parse_id, waiting_event
+from samovar_storage.jobs import events, story
 from samovar_storage.jobs.records import JobRecord, JobSpec
+from samovar_storage.jobs.story import START, EventId, history, parse_id, waiting_event
 
 SPEC = JobSpec(function="embed", key_id="k1", created_at_s=100.0)
 
@@ -31,10 +31,10 @@ def kinds(found: list[JobEvent]) -> list[tuple[str, str]]:
 
 def test_a_job_that_said_nothing_has_a_story_all_the_same() -> None:
     done = record(JobState.FINISHED, token=1, attempt=1, started_at_s=101.0, ended_at_s=102.0, result_bytes=5)
-    story = history(done, [])
-    assert kinds(story) == [("0-1", "queued"), ("1-0", "started"), ("2-0", "finished")]
-    assert [event.at_s for event in story] == [100.0, 101.0, 102.0]
-    assert story[2].data == {"attempt": 1, "result_bytes": 5, "result_type": ""}
+    told = history(done, [])
+    assert kinds(told) == [("0-1", "queued"), ("1-0", "started"), ("2-0", "finished")]
+    assert [event.at_s for event in told] == [100.0, 101.0, 102.0]
+    assert told[2].data == {"attempt": 1, "result_bytes": 5, "result_type": ""}
     assert kinds(history(record(), [])) == [("0-1", "queued")]
     never_ran = record(JobState.CANCELED, ended_at_s=101.0)
     assert kinds(history(never_ran, [])) == [("0-1", "queued"), ("1-0", "canceled")]
@@ -47,8 +47,8 @@ def test_each_attempt_of_a_retried_job_is_shown() -> None:
         said(4, 3, "log", line="once more"),
     ]
     failed = record(JobState.FAILED, token=4, attempt=2, started_at_s=180.0, error={"code": "function_raised"})
-    story = history(failed, stream)
-    assert kinds(story) == [
+    told = history(failed, stream)
+    assert kinds(told) == [
         ("0-1", "queued"),
         ("1-0", "started"),
         ("1-1", "progress"),
@@ -57,8 +57,8 @@ def test_each_attempt_of_a_retried_job_is_shown() -> None:
         ("4-3", "log"),
         ("5-0", "failed"),
     ]
-    assert (story[1].at_s, story[1].data, story[4].data) == (150.0, {"attempt": 1}, {"attempt": 2})
-    assert story[-1].data["error"] == {"code": "function_raised"}
+    assert (told[1].at_s, told[1].data, told[4].data) == (150.0, {"attempt": 1}, {"attempt": 2})
+    assert told[-1].data["error"] == {"code": "function_raised"}
 
 
 def test_a_job_that_waits_again_is_not_started() -> None:
@@ -78,27 +78,27 @@ def test_a_replay_from_any_event_is_the_rest(attempts: list[tuple[int, int]], st
             number += 1
             stream.append(said(token, number))
     now = record(state, token=token, attempt=len(attempts), started_at_s=120.0 if attempts else 0.0)
-    story = history(now, stream)
-    places = [parse_id(event.id) for event in story]
+    told = history(now, stream)
+    places = [parse_id(event.id) for event in told]
     assert places == sorted(set(places)) and places[0] > START
     for index, place in enumerate(places):
         left = [event for event in stream if parse_id(event.id) > place]  # as the stream is read
-        assert history(now, left, place) == story[index + 1 :]
+        assert history(now, left, place) == told[index + 1 :]
         assert parse_id(str(place)) == place
 
 
 def test_what_is_only_told_live_never_hides_what_comes_after() -> None:
     waits = record(token=2)
-    number, last = events.next_number(EventId(2, 7)), EventId(2, 7)
+    number, last = story.next_number(EventId(2, 7)), EventId(2, 7)
     for _ in range(3):
         event = waiting_event(waits, number, {"position": 4}, 300.0)
         assert parse_id(event.id) > last
         last = parse_id(event.id)
-        number = events.next_number(last)
+        number = story.next_number(last)
     assert kinds(history(record(JobState.STARTED, token=3, attempt=1, started_at_s=1.0), [], last)) == [
         ("3-0", "started")
     ]
-    assert last < events.end_id(waits)
+    assert last < story.end_id(waits)
 
 
 @pytest.mark.parametrize(

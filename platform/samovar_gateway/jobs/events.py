@@ -28,17 +28,17 @@ from samovar_gateway.jobs.prospects import Prospect
 from samovar_gateway.jobs.watch import Watch
 from samovar_gateway.state import GatewayState
 from samovar_storage import keys
-from samovar_storage.jobs.events import (
+from samovar_storage.jobs.events import read_events
+from samovar_storage.jobs.records import JobRecord
+from samovar_storage.jobs.story import (
     ACCEPTED,
     EventId,
     end_id,
     history,
     next_number,
     parse_id,
-    read_events,
     waiting_event,
 )
-from samovar_storage.jobs.records import JobRecord
 
 log = logging.getLogger(__name__)
 

@@ -25,14 +25,8 @@ from samovar_gateway import problems
 from samovar_gateway.admin.requests import AnyRequest
 from samovar_gateway.admission import Admission, answer_headers
 from samovar_gateway.auth import Principal
-from samovar_gateway.jobs.idempotency import (
-    HEADER,
-    Turn,
-    done_once,
-    is_kept_error,
-    key_of,
-    print_of,
-)
+from samovar_gateway.jobs.idempotency import Turn, done_once
+from samovar_gateway.jobs.sameness import HEADER, is_kept_error, key_of, print_of
 from samovar_storage.jobs.idempotency import Kept, slot_of
 from samovar_storage.jobs.layout import new_job_id
 
