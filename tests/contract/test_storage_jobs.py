@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any
 
+import msgspec
 import pytest
 import redis as redis_sync
 import redis.asyncio as redis_async
@@ -41,7 +42,11 @@ async def test_a_job_is_accepted_taken_and_finished(jobs: RedisJobs) -> None:
     record = await jobs.get(new.id)
     assert (record.state, record.result, record.version) == ("finished", b'"yes"', 3)
     assert record.started_at_s <= record.ended_at_s < record.expires_at_s
-    assert not await jobs.settle("w1", taken, FINISHED), "terminal is final"
+    assert await jobs.settle("w1", taken, msgspec.structs.replace(FINISHED, result=b"2")), (
+        "its answer was lost, it may think"
+    )
+    assert not await jobs.settle("w1", taken, FAILED), "terminal is final"
+    assert (await jobs.get(new.id)).result == b'"yes"'
     assert await jobs.counts() == {"accepted": 1, "finished": 1, "late": 1}
 
 
@@ -297,6 +302,7 @@ async def test_large_inputs_and_results_are_in_object_storage(
     (taken,) = await jobs.take(QUEUE, "w2", 1)
     large = Settlement(state=JobState.FINISHED, result=LARGE + b"2", result_type="text/plain")
     assert await jobs.settle("w2", taken, large)
+    assert await jobs.settle("w2", taken, large), "told twice"
     assert not await jobs.settle("w1", lost, large), "late"
     record = await jobs.get(new.id)
     assert (record.is_input_stored, record.is_result_stored, record.result) == (True, True, None)

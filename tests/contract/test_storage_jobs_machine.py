@@ -51,6 +51,7 @@ class Moves(RuleBasedStateMachine):
         self.promoted: dict[str, Event | None] = {}
         self.held: list[Held] = []
         self.holders: dict[str, Held] = {}
+        self.enders: dict[str, tuple[Held, JobState]] = {}
         self.num_late = 0
         self.workers = [self.register(name) for name in ("a", "b")]
         self.names = (f"w{number}" for number in itertools.count())
@@ -140,11 +141,16 @@ class Moves(RuleBasedStateMachine):
         error = PROBLEM if state == JobState.FAILED else None
         settlement = Settlement(state=state, result=b"1", due_at_s=due_at_s, at_front=at_front, error=error)
         is_kept = self.run(self.jobs.settle(held.worker, held.taken, settlement))
+        if self.enders.get(held.taken.id) == (held, state):
+            assert is_kept, "told twice: its answer may have been lost"
+            return
         assert is_kept == (self.holders.get(held.taken.id) == held)
         if not is_kept:
             self.num_late += 1
             return
         self.promoted[held.taken.id] = Event.DUE if is_due else None
+        if state in TERMINAL:
+            self.enders[held.taken.id] = (held, state)
         self.happen(held.taken.id, SETTLED_BY[state], at_front=at_front)
 
     @precondition(lambda self: self.model)

@@ -87,6 +87,8 @@ local function announce(queue, num_pushed, length)
   call('PUBLISH', 'sv:ch:jobs', queue)
 end
 
+local function nobody_holds(job) return job.worker_name and {'worker_name', ''} or {} end
+
 local function enqueue(job, at_front)
   local queue, list = job.origin, 'rq:queue:' .. job.origin
   local head = at_front and call('LINDEX', list, 0)
@@ -96,7 +98,7 @@ local function enqueue(job, at_front)
   else
     seq = call('HINCRBY', 'sv:jobs:seq', queue, 1)
   end
-  call('HSET', job_key(job.id), 'status', 'queued', 'enqueued_at', stamp, 'sv_seq', seq)
+  call('HSET', job_key(job.id), 'status', 'queued', 'enqueued_at', stamp, 'sv_seq', seq, unpack(nobody_holds(job)))
   announce(queue, 1, call(at_front and 'LPUSH' or 'RPUSH', list, job.id))
   count_group(job, job.status, 'queued')
   tell(job, 'queued', tonumber(job.sv_token or 0), WAITING_FROM)
@@ -105,7 +107,8 @@ end
 -- sv:jobs:due zset: queue → when to look at its scheduled jobs next
 local function schedule(job, due)
   local at = math.min(tonumber(due), tonumber(job.sv_deadline or due))
-  call('HSET', job_key(job.id), 'status', 'scheduled', 'sv_due', string.format('%.6f', tonumber(due)))
+  call('HSET', job_key(job.id), 'status', 'scheduled', 'sv_due', string.format('%.6f', tonumber(due)),
+    unpack(nobody_holds(job)))
   call('ZADD', in_registry('scheduled', job.origin), at, job.id)
   call('ZADD', 'sv:jobs:due', 'LT', at, job.origin)
   count_group(job, job.status, 'scheduled')

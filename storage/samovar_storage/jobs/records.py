@@ -92,7 +92,8 @@ class Settlement(Struct, frozen=True, kw_only=True):
 
 
 class JobRecord(Struct, frozen=True, kw_only=True):
-    """A job as it is stored. worker, token: who holds it, or held it last. canceling: asked to stop while it ran.
+    """A job as it is stored. worker, token: who holds it, or held it last ("" while it waits again). canceling: asked
+    to stop while it ran.
 
     seq: its number within its queue, rising in the order of entry. input_bytes, result_bytes: sizes, wherever they lie.
     result: None if there is none, or it lies in object storage (`is_result_stored`).

@@ -32,6 +32,7 @@ from samovar_storage.jobs.listing import Listing, State
 from samovar_storage.jobs.payloads import Payloads, input_object, is_large, result_object
 from samovar_storage.jobs.records import Backlog, GroupRecord, JobRecord, NewJob, Page, Settlement, Taken
 from samovar_storage.jobs.retention import Retention
+from samovar_storage.jobs.states import SETTLED_BY
 from samovar_storage.jobs.takes import Takes
 from samovar_storage.objects import ObjectStore
 
@@ -170,7 +171,9 @@ class RedisJobs:
         """Leave a job in the state it has come to, with its result; return False, having changed nothing but a count,
         if the worker does not hold it any more. Dependents, group, retention, events: all in the same step.
 
-        A job that was to be cancelled while it ran, and would be queued or scheduled again, is canceled instead."""
+        A job that was to be cancelled while it ran, and would be queued or scheduled again, is canceled instead. Ending
+        a job twice in the same way is ending it once: True again."""
+        assert settlement.state in SETTLED_BY, "what runs cannot be left like that"
         name, is_stored = result_object(taken.id, taken.token), is_large(settlement.result)
         if is_stored:
             await self._payloads.put(taken.id, name, settlement.result)

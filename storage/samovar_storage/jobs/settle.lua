@@ -1,7 +1,8 @@
 -- ARGV: two for each settlement: (msgpack) worker, id, token, state, fields of its hash, bytes of its result or error,
 -- whether its result is in object storage, due, whether at the front, whether the attempt counts, error code; its result,
 -- "" if it has none or that is in object storage.
--- Returns 1 for each that was held by that worker under that token, 0 for the late ones, of which nothing changed.
+-- Returns 1 for each that was held by that worker under that token, 0 for the late ones, of which nothing changed. One
+-- that comes twice is no news.
 local function give_back(job, state, fields, due, at_front, counts_attempt)
   if not counts_attempt then
     fields[#fields + 1], fields[#fields + 2] = 'sv_attempt', tonumber(job.sv_attempt) - 1
@@ -12,8 +13,9 @@ end
 
 local function settle(result, worker, id, token, state, fields, size, is_stored, due, at_front, counts_attempt, code)
   local job = read(id)
-  local is_held = job and job.status == 'started' and job.worker_name == worker and tonumber(job.sv_token) == token
-  if not is_held then
+  local is_last = job and job.worker_name == worker and tonumber(job.sv_token) == token
+  if is_last and job.status == state and TERMINAL[state] then return 1 end -- it comes twice: its answer was lost
+  if not is_last or job.status ~= 'started' then
     count('late')
     return 0
   end
