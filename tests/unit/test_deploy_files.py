@@ -14,12 +14,17 @@ import yaml
 
 from samovar.settings import PREFIX, Settings, describe, read
 from samovar_gateway.settings import GatewaySettings
+from samovar_jobs.settings import JobsSettings
 from samovar_pool.settings import PoolSettings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
-MODULES: dict[str, type[Settings]] = {"samovar_gateway": GatewaySettings, "samovar_pool": PoolSettings}
+MODULES: dict[str, type[Settings]] = {
+    "samovar_gateway": GatewaySettings,
+    "samovar_jobs": JobsSettings,
+    "samovar_pool": PoolSettings,
+}
 # what Compose itself allows in a service, of the Compose Specification
 SERVICE_KEYS = {
     "build", "command", "depends_on", "environment", "healthcheck", "image", "init", "ports", "restart",
@@ -104,7 +109,7 @@ def test_compose_is_of_the_right_shape(compose: dict[str, Any]) -> None:
 
 def test_compose_runs_the_platform_with_settings_each_process_knows(compose: dict[str, Any]) -> None:
     ran = set()
-    for name in ("gateway", "pool"):
+    for name in ("gateway", "jobs", "pool"):
         service = compose["services"][name]
         module = check_command(service["command"])
         ran.add(module)
