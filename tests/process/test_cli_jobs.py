@@ -182,10 +182,10 @@ def test_near_names_are_told(run: Run) -> None:
     with jobs_peer() as peer:
         job_id = run(peer, "jobs", "submit", "embed").stdout.strip()
         cut = run(peer, "jobs", "get", job_id[4:])
-        assert (cut.code, cut.stderr) == (5, f"error there is no job '{job_id[4:]}'; near: {job_id}\n")
+        assert (cut.code, cut.stderr) == (5, f"error there is no job '{job_id[4:]}'; did you mean {job_id}?\n")
         assert "near: embed" in run(peer, "jobs", "submit", "embd", "--json", "{}").stderr
         run(peer, "cron", "add", "nightly", "embed", "--schedule", "0 3 * * *")
-        assert "near: nightly" in run(peer, "cron", "get", "nightli").stderr
+        assert "did you mean nightly?" in run(peer, "cron", "get", "nightli").stderr
         assert run(peer, "cron", "rm", "nightli").code == 5
 
 

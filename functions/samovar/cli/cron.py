@@ -133,7 +133,7 @@ def _near(session: Session, name: str) -> Iterator[None]:
         except SamovarError:
             known = []
         if near := difflib.get_close_matches(name, known, n=3):
-            error.detail = f"{error.detail}; near: {', '.join(near)}"
+            error.detail = f"{error.detail}; did you mean {', '.join(near)}?"
         raise
 
 
@@ -163,9 +163,8 @@ def _lines(one: CronJob) -> Iterator[str]:
     yield f"function  {one.function}"
     yield f"schedule  {one.schedule} ({one.tz})"
     yield f"input     {msgspec.json.encode(one.input).decode()}"
-    if options := {
-        k: v for k, v in msgspec.to_builtins(one.options).items() if v not in (None, "", [], {}, 0.0, False)
-    }:
+    plain, chosen = msgspec.to_builtins(JobOptions()), msgspec.to_builtins(one.options)
+    if options := {name: value for name, value in chosen.items() if value != plain[name]}:
         yield f"options   {', '.join(f'{name}={value}' for name, value in options.items())}"
     yield f"missed    {one.missed}"
     yield f"overlap   {one.overlap}"

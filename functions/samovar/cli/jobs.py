@@ -265,7 +265,7 @@ def _near_ids(session: Session, job_id: str) -> Iterator[None]:
         yield
     except JobNotFound as error:
         if near := _near(session, job_id):
-            error.detail = f"{error.detail}; near: {', '.join(near)}"
+            error.detail = f"{error.detail}; did you mean {', '.join(near)}?"
         raise
 
 
