@@ -150,7 +150,8 @@ def stopped(pids: Sequence[int], after_s: float, for_s: float) -> Iterator[None]
 
 @dataclass
 class Killer:
-    """Kills one process a second, each kind as often as the others, until told to stop.
+    """Kills one process a second, each kind as often as the others, until told to stop or `max_kills` are done: who is
+    killed for ever comes up ever later, and then nothing is running that could be killed.
 
     victims: returns process ids by kind. marker: what command line or environment of each of ours names: no other
     process is ever killed.
@@ -161,6 +162,7 @@ class Killer:
     marker: str
     seed: int = 1
     every_s: float = 1.0
+    max_kills: int = 60
     killed: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
@@ -177,7 +179,7 @@ class Killer:
 
     def _work(self, stopping: threading.Event) -> None:
         dice = random.Random(self.seed)
-        while not stopping.wait(self.every_s):
+        while self.killed.total() < self.max_kills and not stopping.wait(self.every_s):
             victims = {kind: [*filter(self._is_ours, pids)] for kind, pids in self.victims().items()}
             if any(victims.values()):
                 kind = dice.choice(sorted(kind for kind, pids in victims.items() if pids))

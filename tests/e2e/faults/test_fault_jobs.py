@@ -103,7 +103,7 @@ def test_processes_are_killed_one_after_the_other(platform: Platform, caller: Ca
     def victims() -> dict[str, Sequence[int]]:
         return {kind: pids(platform, kind) for kind in ("gateway", "jobs", "pool", "valkey")}
 
-    killer = Killer(victims, str(platform.data_dir), every_s=0.5)
+    killer = Killer(victims, str(platform.data_dir), every_s=0.5, max_kills=6)
     assert run(site, killer.at_work()).states == {"finished": NUM_JOBS}
     assert sum(killer.killed.values()) >= 2
 
