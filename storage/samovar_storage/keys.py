@@ -47,7 +47,7 @@
 | sv:jobs:group:{id}        | hash   | as its jobs       | gateway, workers  | a group: owner, number of jobs, counts by state, its reducing job
 | sv:jobs:group:{id}:jobs   | list   | as its jobs       | gateway           | ids of the jobs of a group, in the order of its inputs
 | sv:jobs:dead:{owner}      | zset   | none              | workers           | ids of an owner's quarantined jobs by expiry (unix s)
-| sv:jobs:counts            | hash   | none              | gateway, workers  | accepted, finished, failed, canceled, quarantined, late, reaped, expired: how many ever
+| sv:jobs:counts            | hash   | none              | gateway, workers  | accepted, finished, failed, canceled, quarantined, late, reaped, expired, webhooks_…: how many ever
 | sv:jobs:running           | hash   | none              | workers           | function → its jobs that are started
 | sv:jobs:due               | zset   | none              | gateway, workers  | queue → when to look at its scheduled jobs next (unix s)
 | sv:jobs:bytes             | hash   | none              | workers           | key id → bytes of its ended jobs

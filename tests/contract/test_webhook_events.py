@@ -58,7 +58,8 @@ async def test_a_lease_that_ends_gives_the_event_to_another_and_its_holder_is_no
     assert not await webhooks.delivered("first", event)
     assert await webhooks.failed("first", event, FAILED) == ""
     assert await webhooks.delivered("second", again)
-    assert await aredis.keys("sv:*") == [], "a delivered event leaves nothing"
+    assert await aredis.keys("sv:*") == [b"sv:jobs:counts"], "a delivered event leaves nothing but its count"
+    assert await aredis.hgetall("sv:jobs:counts") == {b"webhooks_delivered": b"1"}
 
 
 async def test_hosts_take_turns_and_one_is_sent_a_few_at_a_time(aredis: redis_async.Redis, webhooks: Webhooks) -> None:

@@ -45,7 +45,7 @@ def test_fields_and_words(schedule: str, first: str) -> None:
     assert due_after(schedule, "UTC", at("2026-01-01T00:00"), 1) == [at(first)]
 
 
-# from ten at night before the change, what the wall clock shows at the next runs: docs/cron.md has the same table
+# from ten at night before the change, what the wall clock shows at the next runs: docs/cron.md shows some of these
 CHANGES = [
     (LISBON, "2026-03-28", "30 1 * * *", ["29 02:00+0100", "30 01:30+0100"]),
     (LISBON, "2026-03-28", "15,45 1 * * *", ["29 02:00+0100", "30 01:15+0100"]),
@@ -57,6 +57,10 @@ CHANGES = [
     (NEW_YORK, "2026-03-07", "30 2 * * *", ["08 03:00-0400", "09 02:30-0400"]),
     (NEW_YORK, "2026-03-07", "0 3 * * *", ["08 03:00-0400", "09 03:00-0400"]),
     (NEW_YORK, "2026-10-31", "30 1 * * *", ["01 01:30-0400", "02 01:30-0500"]),
+    (LISBON, "2026-03-28", "30 2 * * *", ["29 02:30+0100", "30 02:30+0100"]),
+    (LISBON, "2026-10-24", "30 2 * * *", ["25 02:30+0000", "26 02:30+0000"]),
+    (NEW_YORK, "2026-03-07", "30 1 * * *", ["08 01:30-0500", "09 01:30-0400"]),
+    (NEW_YORK, "2026-10-31", "30 2 * * *", ["01 02:30-0500", "02 02:30-0500"]),
     (NEW_YORK, "2026-10-31", "0 1,2 * * *", ["01 01:00-0400", "01 02:00-0500"]),
 ]
 

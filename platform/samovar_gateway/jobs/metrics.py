@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_S = 1.0
 QUARANTINED = "quarantined"
+WEBHOOK_OUTCOMES = ("delivered", "failed", "dead", "disabled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,10 @@ class JobsCollector(Collector):
             family = CounterMetricFamily(f"samovar_jobs_{name}", text)
             family.add_metric([], counts.get(name, 0))
             yield family
+        told = CounterMetricFamily("samovar_webhooks", "Attempts at webhooks, by what came of them", labels=["outcome"])
+        for outcome in WEBHOOK_OUTCOMES:
+            told.add_metric([outcome], counts.get(f"webhooks_{outcome}", 0))
+        yield told
 
 
 async def _read(state: GatewayState) -> JobNumbers:

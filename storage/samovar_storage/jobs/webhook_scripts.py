@@ -30,6 +30,7 @@ _MAX_ASIDE = 100  # events of disabled endpoints put aside in one step
 _COMMON = f"""#!lua flags=allow-oom
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function count(what) redis.call('HINCRBY', 'sv:jobs:counts', 'webhooks_' .. what, 1) end
 local function first(key)
   local found = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   return found[1], tonumber(found[2])
@@ -141,6 +142,7 @@ redis.call('ZREM', 'sv:webhooks:open:' .. about[4], ARGV[1])
 redis.call('DEL', key, 'sv:webhooks:lane:' .. about[2], 'sv:webhooks:endpoint:' .. about[3])
 redis.call('SREM', 'sv:webhooks:ends:' .. about[4], about[3])
 schedule(about[2])
+count('delivered')
 return 1
 """
 )
@@ -184,6 +186,9 @@ else
   bury(ARGV[1], '')
 end
 schedule(lane)
+count('failed')
+if said ~= 'retry' then count('dead') end
+if said == 'disabled' then count('disabled') end
 return said
 """
 )
