@@ -14,7 +14,7 @@ from rich.console import Console
 from samovar.cli.bulk_progress import Meter, Pace, tally
 from samovar.cli.bulk_results import Outcome, Results
 from samovar.cli.bulk_state import Inputs, Sent, Uploaded, batch_size_of, new_head, open_ledger
-from samovar.errors import InvalidInput
+from samovar.errors import Conflict, InvalidInput
 
 _values = st.lists(st.none() | st.integers() | st.text() | st.dictionaries(st.text(), st.integers()), min_size=1)
 
@@ -72,6 +72,15 @@ def test_a_ledger_goes_on_under_the_same_name_with_what_was_noted(tmp_path: Path
     again.close()
 
 
+def test_two_runs_do_not_write_at_once(tmp_path: Path) -> None:
+    inputs, state = begun(tmp_path, 1)
+    first = open_ledger(state, new_head("embed", inputs, 2, {}, None))
+    with pytest.raises(Conflict, match="another run is at work"):
+        open_ledger(state, new_head("embed", inputs, 2, {}, None))
+    first.close()
+    open_ledger(state, new_head("embed", inputs, 2, {}, None)).close()
+
+
 @pytest.mark.parametrize("cut", range(1, 60, 7))
 def test_a_note_that_was_cut_off_was_never_made(tmp_path: Path, cut: int) -> None:
     inputs, state = begun(tmp_path, 1, 2, 3)
@@ -107,7 +116,7 @@ def test_a_ledger_of_something_else_is_refused(tmp_path: Path) -> None:
     for head, what in (
         (new_head("embed", other, 2, {}, None), "the file's content"),
         (new_head("other", inputs, 2, {}, None), "function"),
-        (new_head("embed", inputs, 2, {"retries": 9}, "join"), "the options, reduce"),
+        (new_head("embed", inputs, 2, {"retries": 9}, {"function": "join"}), "the options, reduce"),
     ):
         with pytest.raises(InvalidInput, match=f"differs in {what}: --restart"):
             open_ledger(state, head)
@@ -163,8 +172,9 @@ def test_without_a_terminal_a_line_is_said_now_and_then() -> None:
     out, now = io.StringIO(), iter([0.0, 1.0, 5.1, 6.0])
     with Meter(Console(file=out, width=200), "embed", 10, True, now=lambda: 100.0 + next(now)) as meter:
         for num_done in (0, 1, 2, 10):
-            meter.show(num_done, {"queued": 10 - num_done})
+            meter.show(num_done, {"queued": 10 - num_done}, "an instance is starting" if num_done < 2 else "")
     lines = out.getvalue().splitlines()
+    assert lines[0].endswith("10 queued: an instance is starting")
     assert [line.split(",")[0] for line in lines] == [
         "embed: 0 of 10 (0%)",
         "embed: 2 of 10 (20%)",

@@ -215,12 +215,18 @@ class Bulk:
             self._moved_s, self._reason = now_s, ""
         elif now_s - self._moved_s > _PATIENT_S:
             self._moved_s = now_s
-            group = next(one.group.id for one in self._open.values() if one.counts.get("queued"))
-            listed = self._session.get(list_path(group=group, state="queued", limit=1))["jobs"]
-            view = self._session.get(job_path(listed[0]["id"])) if listed else {}
-            reason = view.get("wait_reason", "")
-            self._reason = WAIT_WORDS.get(reason, reason)
+            self._reason = self._ask_why()
         return self._reason
+
+    def _ask_why(self) -> str:
+        """Return what the newest waiting job waits for, "" if that cannot be found out now."""
+        group = next(one.group.id for one in self._open.values() if one.counts.get("queued"))
+        try:
+            listed = self._session.get(list_path(group=group, state="queued", limit=1))["jobs"]
+            reason = self._session.get(job_path(listed[0]["id"])).get("wait_reason", "") if listed else ""
+        except SamovarError:
+            return ""
+        return WAIT_WORDS.get(reason, reason)
 
     def _say_done(self, results: Results) -> int:
         num_failed = results.counts["failed"]

@@ -11,6 +11,7 @@ This module does not know the gateway.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from uuid import uuid4
 
 import msgspec
 
-from samovar.errors import InvalidInput
+from samovar.errors import Conflict, InvalidInput
 from samovar.values import Struct
 
 MAX_BATCH_BYTES = 4 * 1024 * 1024
@@ -110,7 +111,7 @@ class Inputs:
 
 
 class Ledger:
-    """The state file of one run, open for more. sent: by batch."""
+    """The state file of one run, open for more, by nobody else. sent: by batch."""
 
     def __init__(self, path: Path, head: Head, sent: dict[int, Sent], upload: str) -> None:
         self.path = path
@@ -118,6 +119,11 @@ class Ledger:
         self.sent = sent
         self.upload = upload
         self._file = path.open("ab")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.close()
+            raise Conflict(f"another run is at work on {path}") from error
 
     def note(self, entry: Sent | Uploaded) -> None:
         """Keep an entry; it is on the disk afterwards."""
@@ -135,7 +141,8 @@ class Ledger:
 def open_ledger(path: Path, head: Head) -> Ledger:
     """Return the ledger at `path`, begun as `head` says if there is none.
 
-    Raises: InvalidInput if the one that is there is about another file, function or options, or is damaged.
+    Raises: InvalidInput if the one that is there is about another file, function or options, or is damaged; Conflict
+    while another run has it.
     """
     entries = list(_entries(path))
     if not entries:
