@@ -4,14 +4,18 @@ The prefetch allowance (`slots.py`) trusts the measured service time; a function
 tenth would leave calls stuck behind the slow one while other instances are free. So whoever waits there for STUCK_S is
 withdrawn from that instance, and put back to the head of the central queue when the instance confirms it; a call that
 has begun just then goes on. An instance that does not even confirm is deaf: it hangs, or its handler holds the
-interpreter; then the calls that may run twice do not wait for it any longer. This module does not know the queue.
+interpreter; then the calls that may run twice do not wait for it any longer.
+
+An instance that others use, too, may have no slot for a call that we sent there: a long job of a worker has it. Such
+a call waits there until another instance opens (`ask_back`), which the demand for it brings up. This module does not
+know the queue.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -75,6 +79,19 @@ def take_back(seat: Seat[InstanceConnection], now_s: float) -> None:
         if not call.done and not call.recalled:
             call.recalled = True
             connection.send(Cancel(call.id, if_waiting=True))
+
+
+def ask_back(members: Iterable[InstanceConnection], now_s: float) -> None:
+    """Ask for every call that these instances have held for STUCK_S and may not have begun: a slot is free elsewhere.
+
+    Those that run go on.
+    """
+    for connection in members:
+        for call in connection.in_flight.values():
+            is_young = now_s - call.sent_s < STUCK_S
+            if not (is_young or call.done or call.recalled or call.started or call.stream or call.ask.job):
+                call.recalled = True
+                connection.send(Cancel(call.id, if_waiting=True))
 
 
 def not_given_back(seat: Seat[InstanceConnection], now_s: float) -> list[Call]:

@@ -25,7 +25,7 @@ from samovar_dispatch.ask import RETRIED
 from samovar_dispatch.call import Call, Version
 from samovar_dispatch.connection import InstanceConnection
 from samovar_dispatch.narrowing import Narrowing, is_tired, no_slot
-from samovar_dispatch.recall import CANCELLED
+from samovar_dispatch.recall import CANCELLED, ask_back
 from samovar_dispatch.requestlog.copies import copy_for
 from samovar_dispatch.retries.retry import Verdict, after_loss, may_have_started
 from samovar_dispatch.slots import prefetch_allowance, smoothed
@@ -78,6 +78,8 @@ class Reception:
         call = connection.in_flight.get(message.id)
         if call is not None and call.recalled and message.code == CANCELLED:
             del connection.in_flight[message.id]
+            if connection.seat.load <= connection.seat.slots:  # its slot is somebody else's
+                self._leave_alone(connection, call.version, for_good=False)
             self._return(call)
             self._dispatcher.release(connection, call.version)
             return
@@ -177,6 +179,8 @@ class Reception:
         self._dispatcher.guard.loaded(version)
         version.seats.open(connection.seat)
         self._dispatcher.pump(version)
+        if connection.seat.load < connection.seat.slots:
+            ask_back([member for member in version.members.values() if member is not connection], time.monotonic())
 
     def on_lost(self, connection: InstanceConnection) -> None:
         """The connection is gone: each call it held is dropped, sent elsewhere, retried alone or failed."""

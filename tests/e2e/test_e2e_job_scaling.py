@@ -56,6 +56,19 @@ def test_a_backlog_wakes_a_sleeping_function_is_capped_and_lets_it_sleep_again(c
     assert any("waiting jobs, capped at 2" in reason for reason in reasons), reasons
 
 
+def test_a_call_does_not_wait_for_a_long_job_to_end(caller: Caller) -> None:
+    caller.deploy("works", "shared")
+    caller.scale("shared", max_instances=2, scale_down_window_s=1.0)
+    long = submit(caller, "shared", input={"deed": "spins", "num": 12})
+    wait_until(lambda: caller.http.get(f"/v1/jobs/{long['id']}").json()["state"] == "started", 30, "it runs")
+    began_s = time.monotonic()
+    assert caller.answer("shared", {"deed": "facts"})[0] == ""
+    assert time.monotonic() - began_s < 8, "by an instance of its own"
+    assert caller.http.get(f"/v1/jobs/{long['id']}").json()["state"] == "started"
+    caller.http.delete(f"/v1/jobs/{long['id']}")
+    caller.wait_for_zero("shared")
+
+
 def test_a_poison_job_is_quarantined_and_starts_no_more_instances(caller: Caller) -> None:
     caller.deploy("breaks", "poisoned")
     caller.scale("poisoned", max_instances=2, scale_down_window_s=1.0)
