@@ -49,7 +49,7 @@ class JobBacklog:
                 if isinstance(event, Resync):
                     self._poll_now.set()
                 else:
-                    self.heard(event.data.decode())
+                    self.heard(event.data.decode(errors="replace"))
 
     def heard(self, name: str) -> None:
         """Jobs wait in a queue that was empty. Those of a function that has others waiting change nothing now."""
