@@ -48,7 +48,7 @@ class Expander:
         self._barrier = Barrier(redis)
         self._max_line_bytes = max_line_bytes
         self._has_work = asyncio.Event()
-        self._cleaned_s = 0.0
+        self._cleaned_s = -CLEAN_S
 
     async def begin(self, wanted: Expansion) -> None:
         """The upload becomes jobs, whatever happens to this gateway; one that does already goes on as it did.
