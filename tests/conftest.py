@@ -85,12 +85,18 @@ async def aredis(stores: Stores) -> AsyncIterator[redis_async.Redis]:
     await client.aclose()
 
 
+@pytest.fixture(scope="session")
+def any_bucket(valkey: EmbeddedValkey, seaweed: EmbeddedSeaweed, services_dir: Path) -> Iterator[ObjectStore]:
+    """An object store whose connections tests may share: making a client takes longer than most tests."""
+    store = ObjectStore.from_settings(stores_for_a_test(valkey, seaweed, 0).settings(services_dir))
+    yield store
+    store.close()
+
+
 @pytest.fixture
-def jobs(aredis: redis_async.Redis, stores: Stores, tmp_path: Path) -> Iterator[RedisJobs]:
+def jobs(aredis: redis_async.Redis, any_bucket: ObjectStore, stores: Stores) -> RedisJobs:
     """The store of jobs over this test's database and bucket; large payloads need `object_store`, which creates it."""
-    objects = ObjectStore.from_settings(stores.settings(tmp_path))
-    yield RedisJobs(aredis, objects)
-    objects.close()
+    return RedisJobs(aredis, ObjectStore(any_bucket._client, stores.s3_bucket))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import hypothesis.strategies as st
+from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from samovar.jobs import TERMINAL, JobState
@@ -52,6 +53,7 @@ class AnyJob(RuleBasedStateMachine):
 
 
 TestAnyJob = AnyJob.TestCase
+TestAnyJob.settings = settings(max_examples=50, stateful_step_count=30)
 
 
 def test_nothing_happens_to_what_has_ended() -> None:
@@ -73,10 +75,8 @@ def test_a_job_is_left_in_a_state_that_it_can_come_to_while_it_runs() -> None:
 def test_the_table_of_the_page_is_the_table() -> None:
     head, _, *rows = [line for line in (states.__doc__ or "").splitlines() if line.startswith("|")]
     events = [Event(name.strip()) for name in head.split("|")[2:-1]]
-    written = {}
+    written: dict[tuple[JobState, Event], JobState] = {}
     for row in rows:
         name, *cells = [cell.strip() for cell in re.split(r"\|", row)[1:-1]]
-        written |= {
-            (JobState(name), event): JobState(cell) for event, cell in zip(events, cells, strict=True) if cell
-        }
+        written |= {(JobState(name), event): JobState(cell) for event, cell in zip(events, cells, strict=True) if cell}
     assert written == TABLE
