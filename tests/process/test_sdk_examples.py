@@ -71,9 +71,18 @@ def test_the_function_in_the_readme_runs_as_it_is_written(tmp_path: Path) -> Non
     assert in_a_process(RUN, tmp_path) == ["embed", 384, True]
 
 
-@pytest.mark.parametrize(("example", "handler"), [("echo_sum", "sync"), ("countdown", "generator"), ("minilm", "sync")])
-def test_every_example_can_be_deployed(example: str, handler: str) -> None:
-    draft = inspect(str(EXAMPLES / example / "app.py"))
+@pytest.mark.parametrize(
+    ("example", "name", "handler"),
+    [
+        ("echo_sum", "", "sync"),
+        ("countdown", "", "generator"),
+        ("minilm", "", "sync"),
+        ("word_counts", ":count_words", "sync"),
+        ("word_counts", ":add_up", "sync"),
+    ],
+)
+def test_every_example_can_be_deployed(example: str, name: str, handler: str) -> None:
+    draft = inspect(f"{EXAMPLES / example / 'app.py'}{name}")
     assert draft.manifest.handler == handler
     assert draft.manifest.example is not None, "an example is warmed up with"
     assert draft.manifest.output_schema

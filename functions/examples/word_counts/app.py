@@ -13,7 +13,10 @@ from collections import Counter
 import samovar as sv
 
 
-@sv.function(jobs=sv.Jobs(retries=3, give_up_on=["ValueError"], max_running_per_key=64))
+@sv.function(
+    jobs=sv.Jobs(retries=3, give_up_on=["ValueError"], max_running_per_key=64),
+    example={"text": "tea is ready"},
+)
 def count_words(text: str) -> dict[str, int]:
     """Return how often each word is in `text`."""
     if not text.strip():
@@ -21,7 +24,7 @@ def count_words(text: str) -> dict[str, int]:
     return Counter(text.lower().split())
 
 
-@sv.function
+@sv.function(example={"results": [{"tea": 1}]})
 def add_up(results: list[dict[str, int] | None]) -> dict[str, int]:
     """Return how often each word is in all texts; those that failed are None (`--allow-failed`)."""
     return sum((Counter(counts) for counts in results if counts is not None), Counter())
