@@ -153,9 +153,11 @@ async def test_replay_sends_dead_waiting_and_delivered_events(aredis: redis_asyn
 
 
 async def test_released_events_count_as_never_tried(aredis: redis_async.Redis, webhooks: Webhooks) -> None:
+    assert await webhooks.due_in_s() is None
     await end(aredis, "a")
     (event,) = await webhooks.claim("w", 10, 10)
+    due_s = await webhooks.due_in_s()
+    assert due_s is not None and 9 < due_s <= 10, "when its lease ends"
     await webhooks.release("w", [event.id])
     (again,) = await webhooks.claim("w2", 10, 10)
     assert (again.id, again.attempts) == (event.id, 0)
-    assert await webhooks.next_due_ms() is not None

@@ -36,7 +36,7 @@ from samovar_storage.subscribe import subscribe
 log = logging.getLogger(__name__)
 
 LEASE_S, RENEW_S = 10.0, 3.0
-LONGEST_SLEEP_S = 5.0
+SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 0.01, 5.0
 STORE_AWAY_S = 2.0  # until a delivery that could not be signed or recorded is tried again
 CLAIM_TOGETHER = 32
 MAX_ASKING = 16  # deliveries that use a connection to a store at a time: the worker's jobs need some, too
@@ -104,9 +104,9 @@ class Deliverer:
         """Return when something may be due; raise what ended one of the `parts`."""
         wait_s = LONGEST_SLEEP_S
         if len(self._held) < self._concurrency:
-            due_ms = await self._events.next_due_ms()
-            if due_ms is not None:
-                wait_s = min(wait_s, max(0.01, due_ms / 1000 - time.time()))
+            due_s = await self._events.due_in_s()
+            if due_s is not None:
+                wait_s = min(wait_s, max(SHORTEST_SLEEP_S, due_s))
         for part in parts:
             if part.done():
                 part.result()

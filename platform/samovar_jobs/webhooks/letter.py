@@ -56,6 +56,8 @@ def letter_of(event: Event, record: JobRecord | None) -> Letter:
     is_large = False
     if record is not None:
         view = msgspec.structs.replace(view_of(record), state=JobState(event.state))
+        if view.state is not JobState.FINISHED:  # it may have come further since
+            view = msgspec.structs.replace(view, result=None, result_bytes=0)
         is_large = view.result_bytes > 0 and (view.result is None or view.result_bytes > MAX_INLINE_BYTES)
         if is_large:
             view = msgspec.structs.replace(view, result=None)

@@ -22,19 +22,24 @@ _KEEP_METHOD, _TO_GET = (307, 308), (301, 302, 303)
 
 
 async def post(
-    pool: httpcore.AsyncConnectionPool, allowed: Allowed, url: str, headers: Mapping[str, str], body: bytes
+    pool: httpcore.AsyncConnectionPool,
+    allowed: Allowed,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    total_s: float = TOTAL_S,
 ) -> Answer:
-    """Return what came of sending `body` to `url`, within 15 seconds, redirects included. Never raises for a host's
-    faults.
+    """Return what came of sending `body` to `url`, within `total_s` seconds, redirects included. Never raises for a
+    host's faults.
 
     A redirect that keeps the method (307, 308) is followed with a POST, each target checked as the first one was. Any
     other one would lose the body: it is not followed, and counts as a failure.
     """
     try:
-        async with asyncio.timeout(TOTAL_S):
+        async with asyncio.timeout(total_s):
             return await _follow(pool, allowed, url, headers, body)
     except TimeoutError:
-        return Answer(error=f"no answer within {TOTAL_S:.0f} s", kind="silent")
+        return Answer(error=f"no answer within {total_s:g} s", kind="silent")
     except WebhookRefused as error:
         return Answer(error=error.detail, kind="refused")
     except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:

@@ -115,11 +115,14 @@ class Webhooks:
         if events:
             await self._run(scripts.RELEASE, token, int(wait_s * 1000), *events)
 
-    async def next_due_ms(self) -> int | None:
-        """Return when something may be sent next (unix ms), None if nothing waits."""
+    async def due_in_s(self) -> float | None:
+        """Return in how many seconds something may be sent, by Redis's own clock; <= 0 is now, None: nothing waits."""
         with translating("the webhooks"):
-            found = await self._redis.zrange(keys.WEBHOOKS_DUE, 0, 0, withscores=True)
-        return int(found[0][1]) if found else None
+            async with self._redis.pipeline(transaction=False) as pipe:
+                pipe.time()
+                pipe.zrange(keys.WEBHOOKS_DUE, 0, 0, withscores=True)
+                (now_s, micros), found = await pipe.execute()
+        return found[0][1] / 1000 - now_s - micros / 1e6 if found else None
 
     async def open(self, key_id: str, limit: int) -> list[Event]:
         """Return the newest `limit` events of an API key that are not delivered, newest first."""
