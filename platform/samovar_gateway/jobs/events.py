@@ -28,6 +28,7 @@ from samovar_gateway.jobs.prospects import Prospect
 from samovar_gateway.jobs.watch import Watch
 from samovar_gateway.state import GatewayState
 from samovar_storage import keys
+from samovar_storage.ending import end_tasks
 from samovar_storage.jobs.events import read_events
 from samovar_storage.jobs.records import JobRecord
 from samovar_storage.jobs.story import (
@@ -91,9 +92,7 @@ class EventStream:
             try:
                 await asyncio.wait({telling, leaving}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (telling, leaving):
-                    task.cancel()
-                await asyncio.gather(telling, leaving, return_exceptions=True)
+                await end_tasks([telling, leaving])
         if not telling.cancelled() and (error := telling.exception()) is not None:
             log.log(_level(error), "events of job %s ended: %s", self._job_id, error)
             return  # leaving the response open makes the server close the connection

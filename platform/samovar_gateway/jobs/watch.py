@@ -23,6 +23,7 @@ import redis.asyncio as redis_async
 from samovar.errors import SamovarError, StoreUnavailable, Unavailable
 from samovar.jobs import TERMINAL
 from samovar_storage import keys
+from samovar_storage.ending import end_tasks
 from samovar_storage.failures import translate, translating
 from samovar_storage.jobs.records import JobRecord
 from samovar_storage.jobs.redis_jobs import RedisJobs
@@ -182,9 +183,7 @@ class WatchHub:
                 elif time.monotonic() - heard_s > SILENCE_S:
                     raise StoreUnavailable(f"the subscription was silent for {SILENCE_S:.0f} s")
         finally:
-            if asking is not None:
-                asking.cancel()
-                await asyncio.gather(asking, return_exceptions=True)
+            await end_tasks([] if asking is None else [asking])
             await _close(pubsub)
 
     def _hear(self, message: dict[str, Any]) -> None:
