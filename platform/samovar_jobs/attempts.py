@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from samovar.errors import SamovarError, StoreUnavailable
+from samovar.errors import SamovarError
 from samovar.jobs import TERMINAL, JobState
 from samovar.wire import JobTag, Result
 from samovar_dispatch.ask import BACKGROUND, Ask
@@ -198,14 +198,12 @@ class Attempts:
         settlement = _broken(attempt.taken)
         try:
             settlement = self._decide(attempt, await self._ended(attempt, refusal), desk)
+            await self._leave(attempt, settlement)
         except Exception:
             log.exception("job %s: an error inside the worker", attempt.taken.id)
             attempt.stop()
-        try:
-            is_kept = await self._settle(attempt, settlement)
-            self._tally(settlement, is_kept)
-        except Exception:
-            log.exception("job %s could not be settled: its lease will run out with this worker's", attempt.taken.id)
+            settlement = _broken(attempt.taken)
+            await self._leave(attempt, settlement)
         finally:
             del self.running[attempt.taken.id]
             self.held[attempt.turn.queue.function] -= 1
@@ -247,6 +245,15 @@ class Attempts:
             return msgspec.structs.replace(decided, error=stop_note(ran=ended.ran, was_ended=attempt.was_ended))
         return decided
 
+    async def _leave(self, attempt: Attempt, settlement: Settlement) -> None:
+        is_kept = await self._settle(attempt, settlement)
+        if not is_kept:
+            self.counts["late"] += 1
+        elif settlement.state in TERMINAL:
+            self.counts[settlement.state.value] += 1
+        else:
+            self.counts["repeated" if settlement.counts_attempt else "given_back"] += 1
+
     async def _settle(self, attempt: Attempt, settlement: Settlement) -> bool:
         """Return whether the job was ours to settle. Redis or object storage may be away for as long as they like."""
         if settlement.state not in TERMINAL and settlement.counts_attempt and not attempt.abandoned:
@@ -258,19 +265,11 @@ class Attempts:
         while not attempt.abandoned:
             try:
                 return await self._store.settle(attempt.turn.worker, attempt.taken, settlement)
-            except StoreUnavailable as error:
+            except SamovarError as error:  # a store is away, or full
                 log.warning("job %s is not settled yet, again in %.2f s: %s", attempt.taken.id, retry_s, error.detail)
             await asyncio.sleep(retry_s)
             retry_s = min(MAX_RETRY_S, retry_s * 2)
         return False
-
-    def _tally(self, settlement: Settlement, is_kept: bool) -> None:
-        if not is_kept:
-            self.counts["late"] += 1
-        elif settlement.state in TERMINAL:
-            self.counts[settlement.state.value] += 1
-        else:
-            self.counts["repeated" if settlement.counts_attempt else "given_back"] += 1
 
 
 def _given_back(taken: Taken) -> Settlement:

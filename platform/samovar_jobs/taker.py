@@ -195,16 +195,16 @@ class Taker:
         return []
 
     def _took(self, turn: Turn, count: int, before: int) -> None:
+        """The queue gave so many. Fewer than asked do not mean that it is empty: some may have failed on the way."""
         self.counts["taken"] += count
+        jobs = turn.version.manifest.jobs
+        is_capped = jobs.max_running is not None or jobs.max_running_per_key is not None
         if count:
             self.tempo.took(turn.queue, count, time.monotonic())
-        if count == turn.most:
-            return
-        jobs = turn.version.manifest.jobs
-        if jobs.max_running is None and jobs.max_running_per_key is None:
-            self._drop(turn.queue, before)
-        else:  # a cap may be reached: one of other workers' jobs may end any time
+        if count < turn.most and is_capped:  # a job that another worker holds may end any time
             self._rota.park(turn.queue, time.monotonic() + CAPPED_S)
+        elif not count:
+            self._drop(turn.queue, before)
 
     # ---- what is heard of ----------------------------------------------------------------------------------------
 
