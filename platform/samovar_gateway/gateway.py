@@ -152,6 +152,7 @@ class Gateway:
             "registry": partial(watch_registry, state.registry),
             "request log": partial(state.requests.run, state.redis),
             "news of jobs": state.watches.run,
+            "durability of jobs": state.jobs.barrier.watch,
             "answers to Idempotency-Keys": state.once.run,
             "uploads of jobs": state.expander.run,
         }

@@ -8,6 +8,7 @@ from litestar.datastructures import State
 from samovar_gateway.state import GatewayState
 
 LISTENER = "listener"
+NO_FILE = "Redis keeps no append-only file (appendonly no): jobs that were accepted end with it"
 
 
 @get("/livez", sync_to_thread=False)
@@ -18,11 +19,13 @@ def livez(state: State) -> dict[str, str]:
 
 @get("/readyz", sync_to_thread=False)
 def readyz(state: State) -> Response[dict[str, object]]:
-    """200 when the gateway can serve, else 503 with what is missing."""
+    """200 when the gateway can serve, else 503 with what is missing; and warnings of what keeps it from nothing."""
     missing = what_is_missing(state.gateway)
     body: dict[str, object] = {"status": "not ready" if missing else "ready", "gateway_id": state.gateway.gateway_id}
     if missing:
         body["missing"] = missing
+    if not state.gateway.jobs.barrier.has_file:
+        body["warnings"] = [NO_FILE]
     return Response(body, status_code=503 if missing else 200)
 
 

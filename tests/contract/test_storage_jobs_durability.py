@@ -22,8 +22,11 @@ async def test_the_barrier_passes_with_and_without_an_append_only_file(valkey: E
     redis = connect_async(valkey.redis_url)
     try:
         await redis.config_set("appendonly", appends)
-        await Barrier(redis).passed("aof")
-        await Barrier(redis).passed("fsync")
+        barrier = Barrier(redis)
+        assert barrier.has_file
+        await barrier.passed("aof")
+        await barrier.passed("fsync")
+        assert barrier.has_file == (appends == "yes")
     finally:
         await redis.config_set("appendonly", "yes")
         await redis.aclose()

@@ -24,6 +24,7 @@ from samovar_storage.jobs.patience import within
 POLL_S = 0.001
 MAX_POLL_S = 0.05
 TIMEOUT_S = 5.0
+WATCH_S = 30.0
 FSYNC_TIMEOUT_MS = 4000
 
 
@@ -50,9 +51,10 @@ class Shared:
 
 
 class Barrier:
-    """Of one Redis."""
+    """Of one Redis. has_file: whether it had an append-only file when it was last asked; taken for true before."""
 
     def __init__(self, redis: redis_async.Redis) -> None:
+        self.has_file = True
         self._redis = redis
         self._written = Shared(self._ask_written)
         self._synced = Shared(self._ask_synced)
@@ -65,6 +67,12 @@ class Barrier:
         """
         with translating("the append-only file"):
             await (self._written if durability == "aof" else self._synced).wait()
+
+    async def watch(self) -> None:
+        """Keep `has_file` current, until cancelled. Raises StoreUnavailable: run it again."""
+        while True:
+            await self.passed()
+            await asyncio.sleep(WATCH_S)
 
     async def _ask_written(self) -> None:
         info = await self._persistence()
@@ -90,6 +98,7 @@ class Barrier:
 
     async def _persistence(self) -> dict[str, Any]:
         info: dict[str, Any] = await self._redis.info("persistence")
+        self.has_file = bool(info.get("aof_enabled"))
         return info
 
 

@@ -49,13 +49,14 @@ Durability = Literal["aof", "fsync"]
 class RedisJobs:
     """The store of jobs. Every method raises StoreUnavailable when Redis does not answer. Both stores stay open.
 
-    max_ended_bytes: of the ended jobs of one API key, with inputs and results; what ended first goes first.
+    max_ended_bytes: of the ended jobs of one API key, with inputs and results; what ended first goes first. barrier:
+    what submit and take wait for.
     """
 
     def __init__(self, redis: redis_async.Redis, objects: ObjectStore, max_ended_bytes: int = MAX_ENDED_BYTES) -> None:
         self._redis = redis
         self._payloads = Payloads(redis, objects)
-        self._barrier = Barrier(redis)
+        self.barrier = Barrier(redis)
         self._settling: Batcher[submission.Packed, int] = Batcher(self._settle_together, MAX_SETTLED_TOGETHER)
         self._listing = Listing(redis, self._without_results)
         self._retention = Retention(redis, self._payloads, self._run, max_ended_bytes)
@@ -82,7 +83,7 @@ class RedisJobs:
         except SamovarError:
             await self._withdraw(jobs, set(new))
             raise
-        await self._barrier.passed(durability)
+        await self.barrier.passed(durability)
         return [job.id for job in jobs]
 
     async def cancel(self, job_id: str) -> JobState:
@@ -160,7 +161,7 @@ class RedisJobs:
         caps = ["" if cap is None else cap for cap in (max_running, max_running_per_key)]
         async with self._takes.number(worker, queue) as number:
             reply = await self._run(scripts.TAKE, [str(queue), worker, most, number, *caps])
-            await self._barrier.passed()
+            await self.barrier.passed()
             news = [job for job in reply if self._takes.is_news(worker, job[0].decode(), job[2])]
             taken = [_taken(queue, job_id.decode(), *rest) for job_id, *rest in news]
             self._takes.given(worker, taken)
@@ -194,7 +195,7 @@ class RedisJobs:
         is_new = worker not in self._registered
         beats = await self._run(scripts.BEAT, [worker, int(is_new)], [keys.JOBS_WORKERS, keys.jobs_takes(worker)])
         if is_new:
-            await self._barrier.passed()
+            await self.barrier.passed()
             self._registered.add(worker)
         if not beats:
             self._takes.left(worker)
