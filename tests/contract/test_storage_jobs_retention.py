@@ -42,6 +42,13 @@ async def test_nothing_is_left_of_jobs_that_have_expired(
     assert [redis.ttl(key) > 0 for key in redis.keys("*group*")] == [True] * len(redis.keys("*group*"))
 
 
+async def test_a_sweep_is_bounded(jobs: RedisJobs) -> None:
+    await jobs.submit([new_job(key_id=key_id, **NOW) for key_id in ("k1", "k2") for _ in range(400)])
+    for key_id in ("k1", "k2"):
+        await run_all(jobs, queue=QUEUE._replace(key_id=key_id))
+    assert [await jobs.sweep() for _ in range(3)] == [500, 300, 0]
+
+
 async def test_what_has_not_expired_or_ended_stays(jobs: RedisJobs) -> None:
     kept = [new_job(), new_job(key_id="k2", **NOW), new_job(due_at_s=time.time() + 900, **NOW)]
     await jobs.submit(kept)

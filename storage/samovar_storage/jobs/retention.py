@@ -21,7 +21,7 @@ from samovar_storage.jobs.listing import queues
 from samovar_storage.jobs.payloads import Payloads
 
 MAX_QUEUES = 200
-MAX_PER_QUEUE = 100
+MAX_SWEPT = 500
 MAX_TRIMMED = 500
 MAX_OBJECTS = 100
 PURGE_BATCH = 200
@@ -45,7 +45,7 @@ class Retention:
             found: Any = await self._redis.sscan(QUEUES, self._cursor, count=MAX_QUEUES)
         self._cursor, names = found
         ours = map(str, parse_queue_keys(names))
-        num_deleted = int(await self._run(scripts.SWEEP, [MAX_PER_QUEUE, *ours], ()))
+        num_deleted = int(await self._run(scripts.SWEEP, [MAX_SWEPT, *ours], ()))
         num_deleted += await self._trim()
         await self.delete_objects()
         return num_deleted

@@ -1,10 +1,11 @@
--- ARGV: most jobs for each queue, then queues. Deletes their jobs that have expired; goes on with what an earlier step
+-- ARGV: most jobs, then queues. Deletes their jobs that have expired; goes on with what an earlier step
 -- left to do for the dependents of a job. Returns how many jobs were deleted.
 local most, num_deleted = tonumber(ARGV[1]), 0
 
 local function forget_expired(queue)
   for state in pairs(TERMINAL) do
-    for _, id in ipairs(call('ZRANGEBYSCORE', in_registry(state, queue), '-inf', now + LATER_S, 'LIMIT', 0, most)) do
+    local left = math.max(0, most - num_deleted)
+    for _, id in ipairs(call('ZRANGEBYSCORE', in_registry(state, queue), '-inf', now + LATER_S, 'LIMIT', 0, left)) do
       if forget(id, queue) then num_deleted = num_deleted + 1 end
     end
   end
