@@ -19,7 +19,7 @@ import click
 import msgspec
 
 from samovar.cli.job_options import job_options, json_input, read_json, terms_of
-from samovar.cli.manage import Duration
+from samovar.cli.manage import Duration, function_path
 from samovar.cli.session import Session, verb
 from samovar.cli.text import pretty_json
 from samovar.errors import JobNotFound, SamovarError
@@ -139,7 +139,7 @@ def ls(session: Session, limit: int, **query: str | None) -> None:
         group = session.client.group(query["group"]).status()
         session.note(f"group {group.id}: {group.num_jobs:,} jobs, {counts_text(group.counts)}")
     elif query["function"] and not views:
-        session.get(f"/v1/functions/{query['function']}")  # a name that is not known at all is an error
+        session.get(function_path(query["function"]))  # a name that is not known at all is an error
     session.emit(list(map(_plain, views)), lambda: jobs_table(views, time.time()))
 
 
