@@ -74,24 +74,22 @@ class Scheduler:
         self._clock = clock
         self._allowed = allowed
         self._news = asyncio.Event()
-        self._reconciled_s = -RECONCILE_S
 
     async def run(self) -> None:
         """Submit what is due until cancelled. Raises StoreUnavailable: run it again."""
-        listening = asyncio.create_task(self._listen())
+        parts = [asyncio.create_task(self._listen()), asyncio.create_task(self._reconcile())]
         try:
-            while not listening.done():
+            while True:
                 self._news.clear()
                 await self._sleep(await self.look())
-            listening.result()
+                for part in parts:
+                    if part.done():
+                        part.result()
         finally:
-            await end_tasks([listening])
+            await end_tasks(parts)
 
     async def look(self) -> float:
         """Submit what is due now; return the seconds until something may be due."""
-        if time.monotonic() - self._reconciled_s >= RECONCILE_S:
-            await self._crons.reconcile()
-            self._reconciled_s = time.monotonic()
         crons = [cron for cron in await self._crons.all() if cron.enabled]
         states = await self._crons.states([cron.name for cron in crons])
         wait_s = LONGEST_SLEEP_S
@@ -175,6 +173,15 @@ class Scheduler:
                 await self._news.wait()
         except TimeoutError:
             return
+
+    async def _reconcile(self) -> None:
+        """Compare the index with object storage now and then; while that is away, what is in the index runs on."""
+        while True:
+            try:
+                await self._crons.reconcile()
+            except SamovarError as error:
+                log.info("cron jobs are as Redis has them: %s", error.detail)
+            await asyncio.sleep(RECONCILE_S)
 
     async def _listen(self) -> None:
         async with aclosing(subscribe(self._redis, keys.CHANNEL_CRONS)) as news:

@@ -226,5 +226,6 @@ async def test_the_index_heals_where_a_writer_died_in_between(setup: Setup, obje
     changed = msgspec.structs.replace(await setup.crons.get("n"), input=7)
     await asyncio.to_thread(object_store.put, "crons/n.json", dumps(changed))
     await asyncio.to_thread(object_store.delete, "crons/m.json")
+    await asyncio.to_thread(object_store.put, "crons/unreadable.json", b"{")
     await setup.crons.reconcile()
     assert await setup.crons.all() == [changed]

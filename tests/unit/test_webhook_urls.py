@@ -57,6 +57,8 @@ REFUSED = [
     "http://[2001:0:1::1]/",
     "http://[64:ff9b:1::1]/",
     "http://[fec0::1]/",
+    "http://[3fff::1]/",
+    "http://[5f00::1]/",
     "http://" + "a" * 2000 + ".com/",
 ]
 ADMITTED = [

@@ -9,6 +9,7 @@ This module does not know when a schedule is due.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ from samovar_storage.jobs.specs import PUBLIC, spec_of
 from samovar_storage.jobs.webhook_urls import Allowed
 from samovar_storage.objects import ObjectInfo, ObjectStore
 from samovar_storage.records import dumps, loads
+
+log = logging.getLogger(__name__)
 
 PREFIX = "crons/"
 # what is shown of a cron job beside its definition
@@ -137,7 +140,11 @@ class Crons:
         known = {_text(name): loads(row, _Indexed).etag for name, row in rows.items()}
         stored = {_name_of(info): info for info in infos}
         for name in (name for name, info in stored.items() if known.get(name) != info.etag):
-            cron, etag = await self._existing(name)
+            try:
+                cron, etag = await self._existing(name)
+            except msgspec.MsgspecError as error:
+                log.error("the cron job %s cannot be read, it stays as it was: %s", name, error)
+                continue
             if cron is not None:
                 await self._index(cron, etag, None)
         for name in known.keys() - stored.keys():

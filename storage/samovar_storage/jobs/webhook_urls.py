@@ -38,6 +38,8 @@ _REFUSED = tuple(
         "64:ff9b:1::/48",
         "100::/64",
         "2001::/23",  # Teredo, ORCHID and what else wraps addresses
+        "3fff::/20",  # documentation
+        "5f00::/16",  # segments of routes
         "fec0::/10",
     )
 )
