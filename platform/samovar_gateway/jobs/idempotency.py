@@ -141,8 +141,8 @@ class Once:
         self._held.discard(owed.slot.name)
         try:
             return await self._settle(owed)
-        except SamovarError as error:
-            log.warning("an answer to an Idempotency-Key is kept later: %s", error.detail)
+        except (SamovarError, TimeoutError) as error:
+            log.warning("what became of an Idempotency-Key is told later: %s", error)
             self._owe(owed)
             return None
 
