@@ -260,3 +260,23 @@ async def test_a_thousand_events_to_hosts_that_hang_do_not_hold_up_others(setup:
             assert len(other.seen) == 20
             assert (deliverer.num_sending, len(receiver.seen)) == (8, 8), "one host has a few of the places"
             receiver.hang.set()
+
+
+async def test_a_slow_delivery_keeps_its_lease_and_a_worker_that_leaves_gives_it_back(
+    setup: Setup, receiver: Receiver
+) -> None:
+    async def lease_ends_ms() -> float:
+        lanes = [key async for key in setup.redis.scan_iter("sv:webhooks:leased:*")]
+        return float(await setup.redis.zscore(lanes[0], "a.finished") or 0) if lanes else 0.0
+
+    async with setup.running():
+        await end(setup.redis, "a", f"{receiver.url}/hang")
+        first_ms = float(await wait_until_async(lease_ends_ms))
+
+        async def is_renewed() -> bool:
+            return await lease_ends_ms() > first_ms
+
+        await wait_until_async(is_renewed)
+    assert await lease_ends_ms() == 0
+    (event,) = await setup.events.claim("another", 10, 10)
+    assert (event.id, event.attempts, len(receiver.seen)) == ("a.finished", 0, 1)
