@@ -73,6 +73,16 @@ QUERIES: Mapping[str, Mapping[str, Any]] = {
     "enable_webhook": {"key_id": _TEXT},
     "job_events": {"last_event_id": _TEXT},
 }
+HEADERS: Mapping[str, Mapping[str, Any]] = {
+    "invoke": {
+        "Samovar-Timeout-Ms": _NUMBER,
+        "Samovar-Priority": {"enum": ["high", "normal", "low"]},
+        "Prefer": {"enum": ["respond-async"]},
+        "Idempotency-Key": _TEXT,
+    },
+    "submit_jobs": {"Idempotency-Key": _TEXT},
+    "job_events": {"Last-Event-ID": _TEXT},
+}
 _ANY_ROUTE = {
     "400": "The request cannot be read",
     "404": "No such path, or nothing of that name that this key may know of",
@@ -88,6 +98,7 @@ _WITH_INPUT = {"422": "A value is wrong; `path` says which"}
 _CHANGES = {"409": "What is there does not allow it"}
 _INVOKE = {
     **_WITH_INPUT,
+    "409": "The first request with this Idempotency-Key still runs",
     "429": "A rate limit; see Retry-After and RateLimit",
     "500": "The function raised; `type` names the exception",
     "502": "The instance was lost and the call may not be repeated",
@@ -187,7 +198,7 @@ def _operation(path: str, handler: HTTPRouteHandler, body: Any, schema: Any, ans
     found: dict[str, Any] = {
         "operationId": name,
         "summary": (handler.fn.__doc__ or "").partition("\n")[0],
-        "parameters": [*_path_parameters(path), *_query_parameters(name)],
+        "parameters": [*_path_parameters(path), *_query_parameters(name), *_header_parameters(name)],
         "responses": {
             str(handler.status_code): _good(answer, schema),
             **_ALSO.get(name, {}),
@@ -216,18 +227,10 @@ def _statuses(path: str, handler: HTTPRouteHandler) -> dict[str, str]:
 
 
 def _invoke() -> dict[str, Any]:
-    headers = [
-        ("Samovar-Timeout-Ms", _NUMBER),
-        ("Samovar-Priority", {"enum": ["high", "normal", "low"]}),
-        ("Prefer", {"enum": ["respond-async"]}),
-    ]
     return {
         "operationId": "invoke",
         "summary": "Call a function; its own document is at /v1/functions/{name}/openapi.json.",
-        "parameters": [
-            *_path_parameters("/{name}"),
-            *({"name": name, "in": "header", "required": False, "schema": schema} for name, schema in headers),
-        ],
+        "parameters": [*_path_parameters("/{name}"), *_header_parameters("invoke")],
         "requestBody": {"required": True, "content": {"application/json": {"schema": {}}}},
         "responses": {
             "200": {"description": "The function's answer", "content": _ANYTHING},
@@ -252,6 +255,11 @@ def _good(answer: Any, schema: Any) -> dict[str, Any]:
 def _problems(statuses: Mapping[str, str]) -> dict[str, Any]:
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {status: {"description": text, "content": content} for status, text in statuses.items()}
+
+
+def _header_parameters(name: str) -> Iterable[dict[str, Any]]:
+    found = HEADERS.get(name, {}).items()
+    return [{"name": header, "in": "header", "required": False, "schema": schema} for header, schema in found]
 
 
 def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
