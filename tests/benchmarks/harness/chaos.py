@@ -153,9 +153,8 @@ class Killer:
     """Kills one process a second, each kind as often as the others, until told to stop or `max_kills` are done: who is
     killed for ever comes up ever later, and then nothing is running that could be killed.
 
-    victims: returns process ids by kind. marker: what command line or environment of each of ours names: no other
-    process is ever killed.
-    killed: how many of each kind so far.
+    victims: returns process ids by kind. marker: what each of ours mentions, see `mentions`: no other process is ever
+    killed. killed: how many of each kind so far.
     """
 
     victims: Callable[[], Mapping[str, Sequence[int]]]

@@ -102,12 +102,13 @@ def command(pid: int) -> str:
 
 
 def mentions(pid: int, text: str) -> bool:
-    """Return whether a living process has `text` in its command line or environment."""
+    """Return whether a living process has `text` in its command line, its environment or its working folder's name."""
     try:
-        files = [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
+        texts = [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
+        texts.append(os.readlink(f"/proc/{pid}/cwd").encode())
     except OSError:
         return False
-    return any(text.encode() in content for content in files)
+    return any(text.encode() in found for found in texts)
 
 
 def pinned(arguments: Sequence[str], cores: str | None) -> list[str]:
