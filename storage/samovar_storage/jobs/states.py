@@ -1,11 +1,11 @@
 """What a job's state may become, as one table. The scripts carry it out; a test drives both with the same events.
 
-| state     | take    | finish   | fail   | stop     | repeat | put off   | reap   | cancel   | due    | free   | expire | lack   |
-|-----------|---------|----------|--------|----------|--------|-----------|--------|----------|--------|--------|--------|--------|
-| queued    | started |          |        |          |        |           |        | canceled |        |        | failed |        |
-| scheduled |         |          |        |          |        |           |        | canceled | queued |        | failed |        |
-| deferred  |         |          |        |          |        |           |        | canceled |        | queued |        | failed |
-| started   |         | finished | failed | canceled | queued | scheduled | queued | started  |        |        |        |        |
+|state    |take   |finish  |fail  |stop    |repeat|put off  |reap  |cancel  |due   |free  |expire|lack  |
+|---------|-------|--------|------|--------|------|---------|------|--------|------|------|------|------|
+|queued   |started|        |      |        |      |         |      |canceled|      |      |failed|      |
+|scheduled|       |        |      |        |      |         |      |canceled|queued|      |failed|      |
+|deferred |       |        |      |        |      |         |      |canceled|      |queued|      |failed|
+|started  |       |finished|failed|canceled|queued|scheduled|queued|started |      |      |      |      |
 
 finished, failed and canceled are final: nothing happens to them. A started job that is cancelled goes on until its
 worker has stopped it; then nothing makes it wait again (`Standing.canceling`).
