@@ -70,9 +70,13 @@ return 1
 
 
 def connect_async(url: str) -> redis_async.Redis:
-    """Return a client whose every call ends within seconds: one quick retry, then the error. Connects at the first."""
+    """Return a client whose every call ends within seconds: one quick retry, then the error. Connects at the first.
+
+    At most MAX_CONNECTIONS calls are under way; more wait for their turn, for as long as a call may take.
+    """
     retry = AsyncRetry(ExponentialBackoff(cap=0.2, base=0.05), 1)
-    return redis_async.Redis.from_url(url, retry=retry, **_options())
+    pool = redis_async.BlockingConnectionPool.from_url(url, timeout=SOCKET_TIMEOUT_S, retry=retry, **_options())
+    return redis_async.Redis.from_pool(pool)
 
 
 def connect_sync(url: str) -> redis_sync.Redis:

@@ -199,3 +199,13 @@ async def test_a_wrong_password_is_a_bad_credential(stores: Stores) -> None:
     with pytest.raises(BadCredential):
         await anext(subscribe(client, "channel"))
     await client.aclose()
+
+
+async def test_more_calls_than_connections_wait_for_their_turn(stores: Stores) -> None:
+    """A thousand requests at once are no failure of Redis."""
+    client = live.connect_async(stores.redis_url)
+    try:
+        answers = await asyncio.gather(*(client.set(f"sv:test:turn:{n}", n, px=5000) for n in range(1000)))
+        assert all(answers)
+    finally:
+        await client.aclose()
