@@ -101,6 +101,8 @@ class Mirror:
             self._membership.put(loads(message.data, InstanceRecord))
         elif message.channel == keys.CHANNEL_BOOT:
             self._dispatcher.boot_failed(loads(message.data, BootFailure))
+        elif message.data.decode() == keys.ALL_FUNCTIONS:
+            await self.reload()
         else:
             await self._reload_function(message.data.decode())
 

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 LONGEST_SLEEP_S = 60.0
 AGAIN_S = 5.0  # after one that could not be submitted
 RECONCILE_S = 60.0
+UNBUILT_S = 0.5  # between two looks whether a gateway has come up for the first time
 
 
 class Store(Protocol):
@@ -77,6 +78,7 @@ class Scheduler:
 
     async def run(self) -> None:
         """Submit what is due until cancelled. Raises StoreUnavailable: run it again."""
+        await self._wait_for_index()
         parts = [asyncio.create_task(self._listen()), asyncio.create_task(self._reconcile())]
         try:
             while True:
@@ -145,6 +147,14 @@ class Scheduler:
             if wanted.notice:
                 log.warning("cron job %s: %s", cron.name, wanted.notice)
         return is_fired
+
+    async def _wait_for_index(self) -> None:
+        """Return once a gateway has filled the index of functions: before that there may be no bucket to read."""
+        while True:
+            with translating("the functions"):
+                if await self._redis.exists(keys.REGISTRY_BUILT):
+                    return
+            await asyncio.sleep(UNBUILT_S)
 
     async def _owner(self, cron: CronJob) -> ApiKeyRecord | None:
         """Return the key whose job it is, None if it was revoked."""

@@ -51,8 +51,9 @@
 | sv:jobs:running           | hash   | none              | workers           | function → its jobs that are started
 | sv:jobs:due               | zset   | none              | gateway, workers  | queue → when to look at its scheduled jobs next (unix s)
 | sv:jobs:bytes             | hash   | none              | workers           | key id → bytes of its ended jobs
+| sv:jobs:ended             | hash   | none              | workers           | key id → number of its ended jobs
 | sv:jobs:objects           | zset   | none              | gateway, workers  | ids of jobs with objects by when to delete them (unix s)
-| sv:jobs:unresolved        | list   | none              | gateway, workers  | jobs that ended, whose dependents the next sweep goes on with
+| sv:jobs:unresolved        | list   | none              | gateway, workers  | jobs that ended, whose dependents the next step of promote goes on with
 | sv:jobs:barrier           | string | none              | gateway           | written to learn that all before is on the disk
 | sv:jobs:uploads           | zset   | none              | gateway           | object keys of uploads of JSON lines by when they are deleted (unix s)
 | sv:jobs:expanding         | hash   | none              | gateway           | upload → Expansion (JSON): lines that are being turned into jobs
@@ -73,7 +74,7 @@
 | channel                   | published by      | payload
 |---------------------------|-------------------|------------------------------------------------------------
 | sv:ch:wake                | gateway           | ref whose demand went from zero to non-zero
-| sv:ch:functions           | gateway           | name whose FunctionRecord changed
+| sv:ch:functions           | gateway           | name whose FunctionRecord changed, "" = the index was built
 | sv:ch:apikeys             | gateway           | key id that changed
 | sv:ch:instances           | pool manager      | InstanceRecord (JSON) that changed; state "gone" = removed
 | sv:ch:boot                | pool manager      | BootFailure (JSON): the invocations waiting on it must fail now
@@ -108,6 +109,7 @@ JOBS_WAITING = "sv:jobs:waiting"
 JOBS_WORKERS = "sv:jobs:workers"
 JOBS_COUNTS = "sv:jobs:counts"
 JOBS_BYTES = "sv:jobs:bytes"
+JOBS_ENDED = "sv:jobs:ended"
 JOBS_OBJECTS = "sv:jobs:objects"
 JOBS_UNRESOLVED = "sv:jobs:unresolved"
 JOBS_RUNNING = "sv:jobs:running"
@@ -124,6 +126,7 @@ CRONS_BUILT = "sv:crons:built"
 
 CHANNEL_WAKE = "sv:ch:wake"
 CHANNEL_FUNCTIONS = "sv:ch:functions"
+ALL_FUNCTIONS = ""
 CHANNEL_API_KEYS = "sv:ch:apikeys"
 CHANNEL_INSTANCES = "sv:ch:instances"
 CHANNEL_BOOT = "sv:ch:boot"

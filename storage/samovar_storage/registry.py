@@ -161,6 +161,7 @@ class Registry:
         num_keys = self.keys.rebuild()
         with translating("the registry"):
             self._redis.set(keys.REGISTRY_BUILT, "1")
+            self._redis.publish(keys.CHANNEL_FUNCTIONS, keys.ALL_FUNCTIONS)
         log.info("registry: %d functions, %d keys in %.1f s", num_functions, num_keys, self._clock() - started_s)
         return num_functions
 
