@@ -133,10 +133,12 @@ class Attempt:
 
 
 class Attempts:
-    """One per worker. running: by job id. held: how many by function. counts: jobs by what became of them."""
+    """One per worker. running: by job and token, for a job may be taken again while an earlier attempt at it still
+    leaves. held: how many by function. counts: jobs by what became of them.
+    """
 
     def __init__(self, journey: Journey, store: RedisJobs, ear: Ear, max_result_bytes: int) -> None:
-        self.running: dict[str, Attempt] = {}
+        self.running: dict[tuple[str, int], Attempt] = {}
         self.held: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self._journey = journey
@@ -150,7 +152,7 @@ class Attempts:
         """Run a job that was just taken; `desk` hears of it."""
         attempt = Attempt(taken, turn, charged_s, self._ear.listen(turn.worker, taken), desk)
         attempt.canceled = taken.id in self._early
-        self.running[taken.id] = attempt
+        self.running[taken.id, taken.token] = attempt
         self.held[turn.queue.function] += 1
         refusal = None
         if not attempt.canceled and not taken.spec.reduce_of:
@@ -161,12 +163,13 @@ class Attempts:
 
     def cancel(self, job_id: str) -> None:
         """Somebody wants this job to stop; one that is on its way here does not start."""
-        attempt = self.running.get(job_id)
-        if attempt is None:
+        attempts = [attempt for attempt in self.running.values() if attempt.taken.id == job_id]
+        if not attempts:
             self._early.append(job_id)
-        elif not attempt.canceled:
-            attempt.canceled = True
-            attempt.stop()
+        for attempt in attempts:
+            if not attempt.canceled:
+                attempt.canceled = True
+                attempt.stop()
 
     def abandon(self, worker: str) -> None:
         """What was held under this id is somebody else's now: it is stopped, and left as it is."""
@@ -205,7 +208,7 @@ class Attempts:
             settlement = _broken(attempt.taken)
             await self._leave(attempt, settlement)
         finally:
-            del self.running[attempt.taken.id]
+            del self.running[attempt.taken.id, attempt.taken.token]
             self.held[attempt.turn.queue.function] -= 1
             run_s = time.monotonic() - attempt.began_s if attempt.has_run else None
             desk.ended(attempt.turn, attempt.charged_s, run_s, settlement)

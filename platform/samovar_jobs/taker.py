@@ -191,7 +191,7 @@ class Taker:
                 retry_s = min(MAX_RETRY_S, retry_s * 2)
                 continue
             self._took(turn, len(taken), before)
-            return taken
+            return taken if turn.worker == self._lease.worker else []  # else they are somebody else's by now
         return []
 
     def _took(self, turn: Turn, count: int, before: int) -> None:

@@ -23,7 +23,7 @@ from samovar_dispatch.requestlog.log import RequestLog
 from samovar_dispatch.requestlog.writer import RequestWriter
 from samovar_dispatch.upkeep import Part, keep_all_running
 from samovar_jobs.attempts import Attempts
-from samovar_jobs.cancels import follow_cancels
+from samovar_jobs.cancels import follow_cancels, poll_cancels
 from samovar_jobs.cron import Scheduler, rules_in
 from samovar_jobs.hearing import Ear
 from samovar_jobs.key_rates import KeyRates
@@ -104,7 +104,8 @@ class Worker:
             "lease": self._lease.run,
             "queues, heard": partial(taker.hear, redis),
             "queues, polled": taker.poll,
-            "cancels": partial(follow_cancels, redis, store, self._attempts),
+            "cancels, heard": partial(follow_cancels, redis, store, self._attempts),
+            "cancels, polled": partial(poll_cancels, store, self._attempts),
             "what handlers say": self._ear.run,
             "API keys' limits": partial(self._rates.run, redis),
             "reaper": self._reaper.run,

@@ -6,18 +6,23 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from samovar import wire
-from samovar.errors import BadOutput, StoreUnavailable
-from samovar.jobs import Progress
-from samovar_jobs import reaper
+from samovar.errors import BadOutput, Draining, StoreUnavailable
+from samovar.jobs import JobState, Progress
+from samovar_dispatch.ask import Ask
+from samovar_jobs import cancels, reaper
+from samovar_jobs.attempts import Attempts, Turn
 from samovar_jobs.hearing import Ear, Said
 from samovar_jobs.lease import Lease
 from samovar_jobs.outcome import check_size, stop_note
 from samovar_jobs.reaper import Promoter
 from samovar_jobs.reduce import PAGE, reduce_input
-from samovar_storage.jobs.records import GroupRecord, JobSpec, Taken
+from samovar_jobs.verdict import GiveBack
+from samovar_storage.jobs.layout import QueueName
+from samovar_storage.jobs.records import GroupRecord, JobRecord, JobSpec, Settlement, Taken
 from support.waiting import wait_until_async
 
 TAKEN = Taken(
@@ -188,3 +193,75 @@ def test_a_result_may_have_as_many_bytes_as_said() -> None:
 def test_a_cancelled_job_says_how_it_stopped(ran: bool, was_ended: bool, words: str) -> None:
     note = stop_note(ran=ran, was_ended=was_ended)
     assert words in note["detail"] and note["instance_ended"] is was_ended
+
+
+# ---- attempts ------------------------------------------------------------------------------------------------------
+
+
+class Settled:
+    """A store that settles once it is told to."""
+
+    def __init__(self) -> None:
+        self.may_go = asyncio.Event()
+        self.tokens: list[int] = []
+
+    async def settle(self, worker: str, taken: Taken, settlement: Settlement) -> bool:
+        await self.may_go.wait()
+        self.tokens.append(taken.token)
+        return True
+
+
+class Refusing:
+    """A journey that nobody sets out on."""
+
+    def begin_job(self, ask: Ask, version: Any) -> None:
+        raise Draining("leaving")
+
+
+class Looking:
+    """A desk: counts who has left."""
+
+    def __init__(self) -> None:
+        self.num_ended = 0
+
+    def refused(self, turn: Turn, back: GiveBack) -> None:
+        """Nothing is paused."""
+
+    def ended(self, *_: object) -> None:
+        self.num_ended += 1
+
+
+async def test_a_job_that_is_taken_again_while_its_last_attempt_leaves_keeps_a_place_of_its_own() -> None:
+    store, desk, ear = Settled(), Looking(), Ear(None, Told(), 10)  # type: ignore[arg-type]  # nothing is sent
+    attempts = Attempts(Refusing(), store, ear, 100)  # type: ignore[arg-type]
+    turn = Turn(QueueName("f", "k"), None, None, 1, "w")  # type: ignore[arg-type]  # nobody asks for the version
+    attempts.start(TAKEN, turn, 0.0, desk)  # type: ignore[arg-type]
+    attempts.start(msgspec.structs.replace(TAKEN, token=4), turn, 0.0, desk)  # type: ignore[arg-type]
+    assert (len(attempts.running), attempts.held["f"]) == (2, 2)
+    attempts.cancel(TAKEN.id)
+    assert all(attempt.canceled for attempt in attempts.running.values())
+    store.may_go.set()
+    await attempts.wait_idle()
+    assert (len(attempts.running), attempts.held["f"], desk.num_ended) == (0, 0, 2)
+    assert sorted(store.tokens) == [3, 4]
+
+
+async def test_a_cancel_that_nobody_heard_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cancels, "POLL_S", 0.01)
+    spec = TAKEN.spec
+    asked = JobRecord(id=TAKEN.id, spec=spec, state=JobState.STARTED, queue=TAKEN.queue, canceling=True)
+    stopped: list[str] = []
+
+    class Store:
+        async def get_many(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
+            return [asked for _ in job_ids]
+
+    class Running:
+        def __init__(self) -> None:
+            self.running = {(TAKEN.id, TAKEN.token): None}
+
+        def cancel(self, job_id: str) -> None:
+            stopped.append(job_id)
+
+    await running_until(lambda: cancels.poll_cancels(Store(), Running()), lambda: stopped)  # type: ignore[arg-type]
+    assert stopped[0] == TAKEN.id
