@@ -99,7 +99,7 @@ class Expander:
                 return await self._end(begun)
             jobs = jobs_of(begun, batch.lines)
             if unknown := jobs[max(0, num_known) :]:
-                await self._jobs.submit(unknown, begun.durability)
+                await self._jobs.submit(unknown, begun.durability, all_or_none=False)
             num_known -= len(jobs)
             begun = msgspec.structs.replace(
                 begun, lines_done=begun.lines_done + len(jobs), bytes_done=start_bytes + batch.end_bytes

@@ -1,5 +1,6 @@
--- ARGV: ids. Returns for each the state it is in afterwards: canceled; started, and its worker is asked to stop it;
--- "ended:" and the state it had come to before; "" for an unknown one.
+-- ARGV: ids. Returns for each of the first so many the state it is in afterwards: canceled; started, and its worker is
+-- asked to stop it; "ended:" and the state it had come to before; "" for an unknown one. Looking for jobs in long queues
+-- takes time: those not reached in this step are the next one's.
 local function take_out_of_queue(job)
   local list = 'rq:queue:' .. job.origin
   local head = call('LINDEX', list, 0)
@@ -23,6 +24,9 @@ local function cancel(id)
 end
 
 local states = {}
-for i, id in ipairs(ARGV) do states[i] = cancel(id) end
+for i, id in ipairs(ARGV) do
+  states[i] = cancel(id)
+  if is_over() then break end
+end
 conclude()
 return states

@@ -1,6 +1,7 @@
 -- In front of every script that moves jobs: names, the clock, and what all moves do alike.
 -- rq:job:{id} hash · rq:queue:{queue} list · rq:wip|scheduled|deferred|finished|failed|canceled:{queue} zset ·
--- sv:jobs:seq hash queue → last number · sv:jobs:waiting set · sv:jobs:counts hash · sv:jobs:bytes hash key id → bytes ·
+-- sv:jobs:seq hash queue → last number · sv:jobs:waiting set · sv:jobs:counts hash · sv:jobs:bytes hash key id → bytes
+-- of ended jobs · sv:jobs:ended hash key id → number of them ·
 -- sv:jobs:group:{group} hash · sv:jobs:unique:{…} string · sv:jobs:dead:{function}:{key} zset · sv:jobs:objects zset ·
 -- sv:jobs:running hash function → started jobs
 local call = redis.call
@@ -15,9 +16,14 @@ local FIELDS = {'status', 'origin', 'worker_name', 'group_id', 'created_at', 'al
   'sv_due', 'sv_canceling', 'sv_said', 'sv_seq'}
 -- sweep deletes a job in time, and knows what it held; RQ's own cleaning and EXPIRE are for when nobody sweeps
 local LATER_S = 3600
+-- one step over many jobs leaves the rest to the next once it has computed for so long: Redis is everybody's
+local MAX_STEP_S = 0.004
+local began_s = os.clock()
 local JOB_BYTES = 800       -- what a finished job takes beside its input and result (docs/jobs.md)
 local EVENTS_S = 600
 local DEFAULT_TTL_S = 86400
+
+local function is_over() return os.clock() - began_s > MAX_STEP_S end
 
 local function job_key(id) return 'rq:job:' .. id end
 
@@ -51,8 +57,8 @@ local function read(id)
   return job
 end
 
--- counts, bytes and running are added up and written once, by `conclude`
-local counts, bytes, running = {}, {}, {}
+-- these are added up and written once, by `conclude`
+local counts, bytes, num_ended, running = {}, {}, {}, {}
 local function count(what, number) counts[what] = (counts[what] or 0) + (number or 1) end
 
 local function count_running(queue, number)
@@ -114,9 +120,13 @@ local function schedule(job, due)
   count_group(job, job.status, 'scheduled')
 end
 
-local function count_bytes(job, number)
-  local key_id = string.match(job.origin, '^sv:[^:]+:([^:]+)')
-  bytes[key_id] = (bytes[key_id] or 0) + number
+local function key_id_of(queue) return string.match(queue, '^sv:[^:]+:([^:]+)') end
+
+-- An ended job (1) of so many bytes is there, or (-1) is not any more.
+local function count_ended(queue, number, size)
+  local key_id = key_id_of(queue)
+  bytes[key_id] = (bytes[key_id] or 0) + number * size
+  num_ended[key_id] = (num_ended[key_id] or 0) + number
 end
 
 local function size_of(input_bytes, result_bytes)
@@ -142,7 +152,7 @@ local function finish(job, state, fields, result_bytes)
   end
   if job.sv_dependents then ended[#ended + 1] = {job.id, state} end
   count(state)
-  count_bytes(job, size_of(job.sv_input_bytes, result_bytes))
+  count_ended(job.origin, 1, size_of(job.sv_input_bytes, result_bytes))
   tell(job, state, tonumber(job.sv_token or 0) + 1, 0)
   if job.sv_said then call('EXPIRE', 'sv:job-events:' .. job.id, EVENTS_S) end
   tell_webhook(job.sv_hook, job.id, state, now_ms)
@@ -189,22 +199,21 @@ local function stop_running(job, execution)
   count_running(job.origin, -1)
 end
 
--- What follows from jobs that ended. A step does so much of it; sweep goes on with the rest.
-local MAX_RESOLVED = 1000
-local function resolve(parent_id, state, budget)
+-- What follows from a job that ended. A step does some of it, promote goes on with the rest.
+local RESOLVED_TOGETHER, RESOLVED_AT_LEAST = 10, 20
+local num_resolved = 0
+local function resolve(parent_id, state)
   local dependents = job_key(parent_id) .. ':dependents'
-  while budget > 0 do
-    local children = call('SPOP', dependents, math.min(budget, 100))
-    if #children == 0 then return budget end
-    budget = budget - #children
+  while num_resolved < RESOLVED_AT_LEAST or not is_over() do
+    local children = call('SPOP', dependents, RESOLVED_TOGETHER)
+    if #children == 0 then return end
+    num_resolved = num_resolved + #children
     for _, child in ipairs(children) do wait_less(read(child), state ~= 'finished' and parent_id) end
   end
   call('RPUSH', 'sv:jobs:unresolved', parent_id .. ' ' .. state)
-  return 0
 end
 
 local function conclude()
-  local budget = MAX_RESOLVED
   while #ended > 0 or next(complete) do
     local group, lifetime = next(complete)
     if group then
@@ -212,12 +221,15 @@ local function conclude()
       reduce(group, lifetime)
     else
       local parent = table.remove(ended)
-      budget = resolve(parent[1], parent[2], budget)
+      resolve(parent[1], parent[2])
     end
   end
   for what, number in pairs(counts) do call('HINCRBY', 'sv:jobs:counts', what, number) end
   for key_id, number in pairs(bytes) do
-    if call('HINCRBY', 'sv:jobs:bytes', key_id, number) <= 0 then call('HDEL', 'sv:jobs:bytes', key_id) end
+    call('HINCRBY', 'sv:jobs:bytes', key_id, number)
+    if call('HINCRBY', 'sv:jobs:ended', key_id, num_ended[key_id]) <= 0 then
+      for _, key in ipairs({'sv:jobs:bytes', 'sv:jobs:ended'}) do call('HDEL', key, key_id) end
+    end
   end
   for name, number in pairs(running) do
     if number ~= 0 then call('HINCRBY', 'sv:jobs:running', name, number) end

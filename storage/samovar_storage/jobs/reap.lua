@@ -2,6 +2,7 @@
 local worker, beats = ARGV[1], ARGV[2]
 local seen = call('HGET', 'sv:jobs:workers', worker)
 if not seen or (beats ~= '' and seen ~= beats) then return {} end
+local queues = call('HKEYS', 'sv:jobs:takes:' .. worker) -- it holds jobs of these alone
 call('HDEL', 'sv:jobs:workers', worker)
 call('DEL', 'sv:jobs:takes:' .. worker)
 
@@ -22,8 +23,8 @@ local function held_of(queue)
 end
 
 local returned = {}
-for _, key in ipairs(call('SMEMBERS', 'rq:queues')) do
-  for _, job in ipairs(held_of(string.sub(key, #'rq:queue:' + 1))) do
+for _, queue in ipairs(queues) do
+  for _, job in ipairs(held_of(queue)) do
     put_back(job)
     returned[#returned + 1] = job.id
   end

@@ -11,6 +11,7 @@ This module does not know how jobs are run, nor who may see them.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -36,11 +37,13 @@ from samovar_storage.jobs.states import SETTLED_BY
 from samovar_storage.jobs.takes import Takes
 from samovar_storage.objects import ObjectStore
 
+log = logging.getLogger(__name__)
+
 MAX_SETTLED_TOGETHER = 64
 MAX_CANCELLED_TOGETHER = 200
 PACKED_IN_A_ROW = 100
-MAX_PROMOTED_TOGETHER = 500
 RETRY_INPUT_S = 2.0
+RETRY_S = 0.5
 MAX_ENDED_BYTES = 256 * 1024 * 1024
 
 Durability = Literal["aof", "fsync"]
@@ -66,11 +69,14 @@ class RedisJobs:
 
     # what submitters do ----------------------------------------------------------------------------------------------
 
-    async def submit(self, jobs: Sequence[NewJob], durability: Durability = "aof") -> list[str]:
+    async def submit(
+        self, jobs: Sequence[NewJob], durability: Durability = "aof", *, all_or_none: bool = True
+    ) -> list[str]:
         """Accept all of these jobs or none; return their ids once they are durable as asked. An id that is known
         already is not accepted again (its id is returned: a repeated request is harmless).
 
-        Up to 2,000 jobs are one step. Of more, earlier steps are cancelled and deleted when a later one is refused.
+        Up to 100 jobs are one step. Of more, earlier steps are cancelled and deleted when a later one is refused; but
+        not without `all_or_none`, for who will submit the same again.
         Raises: StoreFull; NotUnique; JobNotFound for an unknown dependency.
         """
         for job in jobs:
@@ -81,7 +87,8 @@ class RedisJobs:
             for step in submission.steps(await _packed(jobs)):
                 new += submission.accepted(await self._run(scripts.SUBMIT, submission.flat(step)))
         except SamovarError:
-            await self._withdraw(jobs, set(new))
+            if all_or_none:
+                await self._withdraw(jobs, set(new))
             raise
         await self.barrier.passed(durability)
         return [job.id for job in jobs]
@@ -219,15 +226,16 @@ class RedisJobs:
         self._takes.left(worker)
 
     async def promote_due(self) -> int:
-        """Queue the scheduled jobs that are due; fail those past their deadline. Return how many moved."""
+        """Queue the scheduled jobs that are due; fail those past their deadline; go on with what steps left undone
+        for the dependents of jobs that ended. Return how many jobs that were."""
         num_moved = 0
-        while moved := int(await self._run(scripts.PROMOTE, [MAX_PROMOTED_TOGETHER])):
+        while moved := int(await self._run(scripts.PROMOTE, [])):
             num_moved += moved
         return num_moved
 
     async def sweep(self) -> int:
         """Delete a bounded number of jobs that have expired, or are too much for their API key, and objects of jobs
-        that are gone; go on with what a step left undone. Return how many jobs were deleted."""
+        that are gone. Return how many jobs were deleted."""
         return await self._retention.sweep()
 
     # what is known ---------------------------------------------------------------------------------------------------
@@ -327,7 +335,11 @@ class RedisJobs:
             raise Conflict(f"the group {group_id}, whose results it reduces, is forgotten") from error
 
     async def _cancel(self, job_ids: Sequence[str]) -> list[str]:
-        return [outcome.decode() for outcome in await self._run(scripts.CANCEL, job_ids)] if job_ids else []
+        """Return what became of these jobs. One step may not reach all of them."""
+        outcomes: list[str] = []
+        while rest := job_ids[len(outcomes) :]:
+            outcomes += [outcome.decode() for outcome in await self._run(scripts.CANCEL, rest)]
+        return outcomes
 
     async def _settle_together(self, settlements: list[list[bytes]]) -> list[int]:
         kept: list[int] = await self._run(scripts.SETTLE, submission.flat(settlements))
@@ -337,18 +349,26 @@ class RedisJobs:
         """Return a job with its input; None if that cannot be had now, and the job was given back, or never."""
         if not taken.is_input_stored:
             return taken
+        left = Settlement(state=JobState.FAILED, failures=taken.failures, crashes=taken.crashes)
         try:
-            payload = await self._payloads.get(input_object(taken.id))
-        except StoreUnavailable:
-            due_at_s = time.time() + RETRY_INPUT_S
-            await self.settle(
-                worker, taken, Settlement(state=JobState.SCHEDULED, due_at_s=due_at_s, counts_attempt=False)
-            )
-            return None
+            return msgspec.structs.replace(taken, input=await self._payloads.get(input_object(taken.id)))
         except NotFound as error:
-            await self.settle(worker, taken, Settlement(state=JobState.FAILED, error=problems.standard(error)))
-            return None
-        return msgspec.structs.replace(taken, input=payload)
+            left = msgspec.structs.replace(left, error=problems.standard(error))
+        except SamovarError:
+            due_at_s = time.time() + RETRY_INPUT_S
+            left = msgspec.structs.replace(left, state=JobState.SCHEDULED, due_at_s=due_at_s, counts_attempt=False)
+        await self._surely_settle(worker, taken, left)
+        return None
+
+    async def _surely_settle(self, worker: str, taken: Taken, left: Settlement) -> None:
+        """Nobody else knows that the worker holds this job: while Redis is away, it is asked again."""
+        while True:
+            try:
+                await self.settle(worker, taken, left)
+                return
+            except StoreUnavailable as error:
+                log.warning("job %s is not given back yet: %s", taken.id, error.detail)
+            await asyncio.sleep(RETRY_S)
 
     async def _without_results(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
         return await self._records(job_ids, codec.RECORD_FIELDS)

@@ -21,8 +21,7 @@ from samovar_storage.jobs.listing import queues
 from samovar_storage.jobs.payloads import Payloads
 
 MAX_QUEUES = 200
-MAX_SWEPT = 500
-MAX_TRIMMED = 500
+ENOUGH_SWEPT = 500
 MAX_OBJECTS = 100
 PURGE_BATCH = 200
 
@@ -44,8 +43,7 @@ class Retention:
         with translating("the queues of jobs"):
             found: Any = await self._redis.sscan(QUEUES, self._cursor, count=MAX_QUEUES)
         self._cursor, names = found
-        ours = map(str, parse_queue_keys(names))
-        num_deleted = int(await self._run(scripts.SWEEP, [MAX_SWEPT, *ours], ()))
+        num_deleted = await self._sweep([*map(str, parse_queue_keys(names))])
         num_deleted += await self._trim()
         await self.delete_objects()
         return num_deleted
@@ -66,7 +64,7 @@ class Retention:
 
     async def forget(self, queue: str, job_ids: Sequence[str]) -> None:
         """These jobs, if cancelled, are gone."""
-        await self._run(scripts.PURGE, [queue, JobState.CANCELED, "", *job_ids], ())
+        await self._delete(queue, JobState.CANCELED, "", job_ids)
 
     async def delete_objects(self) -> None:
         """The objects of jobs that are gone are gone, all that were when this began. Raises: StoreUnavailable."""
@@ -81,7 +79,25 @@ class Retention:
             rows = [job_id async for job_id, _ in self._redis.zscan_iter(registry_key(state, queue), count=PURGE_BATCH)]
         num_deleted, remaining = 0, iter(rows)
         while batch := list(islice(remaining, PURGE_BATCH)):
-            num_deleted += len(await self._run(scripts.PURGE, [str(queue), state, before, *batch], ()))
+            num_deleted += await self._delete(str(queue), state, before, batch)
+        return num_deleted
+
+    async def _delete(self, queue: str, state: JobState, before: str, job_ids: Sequence[str]) -> int:
+        """Delete those of these jobs that are in a state, and ended before an instant ("" = any); return how many."""
+        num_deleted, rest = 0, job_ids
+        while rest:
+            num_seen, number = await self._run(scripts.PURGE, [queue, state, before, *rest], ())
+            num_deleted, rest = num_deleted + number, rest[num_seen:]
+        return num_deleted
+
+    async def _sweep(self, names: list[str]) -> int:
+        """Delete what of these queues has expired, in steps; the last is the one in which it was enough."""
+        num_deleted = 0
+        while names and num_deleted < ENOUGH_SWEPT:
+            num_seen, number = await self._run(scripts.SWEEP, names, ())
+            if not num_seen and not number:
+                break
+            num_deleted, names = num_deleted + number, names[num_seen:]
         return num_deleted
 
     async def _trim(self) -> int:
@@ -95,6 +111,5 @@ class Retention:
         num_deleted = 0
         for key_id in over:
             theirs = [str(queue) for queue in parse_queue_keys(names) if queue.key_id == key_id]
-            arguments = [key_id, self._max_ended_bytes, MAX_TRIMMED, *theirs]
-            num_deleted += int(await self._run(scripts.TRIM, arguments, ()))
+            num_deleted += int(await self._run(scripts.TRIM, [key_id, self._max_ended_bytes, *theirs], ()))
         return num_deleted

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from samovar.errors import JobNotFound, NotUnique
 
-MAX_BATCH = 2000
-MAX_BATCH_BYTES = 8 * 1024 * 1024
+MAX_BATCH = 100
+MAX_BATCH_BYTES = 2 * 1024 * 1024
 
 Packed = list[bytes]
 

@@ -1,14 +1,20 @@
--- ARGV: most jobs, then queues. Deletes their jobs that have expired; goes on with what an earlier step
--- left to do for the dependents of a job. Returns how many jobs were deleted.
-local most, num_deleted = tonumber(ARGV[1]), 0
+-- ARGV: queues. Deletes their jobs that have expired. Returns how many queues it has looked at to the end, the rest being
+-- the next step's, and how many jobs were deleted.
+local num_deleted = 0
 
+local TOGETHER = 100
+
+-- Returns whether none is left.
 local function forget_expired(queue)
   for state in pairs(TERMINAL) do
-    local left = math.max(0, most - num_deleted)
-    for _, id in ipairs(call('ZRANGEBYSCORE', in_registry(state, queue), '-inf', now + LATER_S, 'LIMIT', 0, left)) do
+    local ids = call('ZRANGEBYSCORE', in_registry(state, queue), '-inf', now + LATER_S, 'LIMIT', 0, TOGETHER)
+    for _, id in ipairs(ids) do
       if forget(id, queue) then num_deleted = num_deleted + 1 end
+      if is_over() then return false end
     end
+    if #ids == TOGETHER then return false end
   end
+  return true
 end
 
 -- the index of a queue whose registries RQ cleaned while nobody swept
@@ -26,20 +32,22 @@ local function forget_queue(queue)
   call('SREM', 'rq:queues', 'rq:queue:' .. queue)
   call('HDEL', 'sv:jobs:seq', queue)
   call('SREM', 'sv:jobs:waiting', queue)
+  for _, worker in ipairs(call('HKEYS', 'sv:jobs:workers')) do call('HDEL', 'sv:jobs:takes:' .. worker, queue) end
   local name = string.match(queue, '^sv:([^:]+)')
   if call('HGET', 'sv:jobs:running', name) == '0' then call('HDEL', 'sv:jobs:running', name) end
 end
 
-for i = 2, #ARGV do
-  forget_expired(ARGV[i])
-  forget_lost(ARGV[i])
-  forget_queue(ARGV[i])
+local num_seen = 0
+for _, queue in ipairs(ARGV) do
+  if not forget_expired(queue) then break end
+  forget_lost(queue)
+  forget_queue(queue)
+  num_seen = num_seen + 1
+  if is_over() then break end
 end
-for _, group in ipairs(call('SRANDMEMBER', 'rq:groups', 10)) do
+for _, group in ipairs(call('SRANDMEMBER', 'rq:groups', 50)) do
   if call('EXISTS', 'rq:group:' .. group) == 0 then call('SREM', 'rq:groups', group) end
 end
-local unresolved = call('LPOP', 'sv:jobs:unresolved')
-if unresolved then ended[1] = {string.match(unresolved, '^(.+) (.+)$')} end
 if num_deleted > 0 then count('expired', num_deleted) end
 conclude()
-return num_deleted
+return {num_seen, num_deleted}

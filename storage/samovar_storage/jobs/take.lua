@@ -24,6 +24,8 @@ if last_take == number then
   end
   return held
 end
+-- one that was given up and comes after its successor: nobody would hear what it took
+if last_take and tonumber(last_take) > tonumber(number) then return {} end
 call('HSET', takes, queue, number)
 
 -- how many may be started without more than the caps allow

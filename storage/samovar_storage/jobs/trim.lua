@@ -1,6 +1,6 @@
--- ARGV: API key, most bytes of its ended jobs, most jobs, then its queues. Deletes the jobs that expire first until the
--- rest fits. Returns how many were deleted.
-local key_id, max_bytes, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+-- ARGV: API key, most bytes of its ended jobs, then its queues. Deletes the jobs that expire first until the rest fits, or
+-- the step has taken long enough. Returns how many were deleted.
+local key_id, max_bytes = ARGV[1], tonumber(ARGV[2])
 local heads = {}
 
 local function first_of(registry)
@@ -8,7 +8,7 @@ local function first_of(registry)
   return head[1] and {id = head[1], score = tonumber(head[2])}
 end
 
-for i = 4, #ARGV do
+for i = 3, #ARGV do
   for state in pairs(TERMINAL) do
     local registry = in_registry(state, ARGV[i])
     heads[#heads + 1] = {registry = registry, queue = ARGV[i], first = first_of(registry)}
@@ -25,7 +25,7 @@ end
 
 local total = tonumber(call('HGET', 'sv:jobs:bytes', key_id) or 0)
 local num_deleted = 0
-while num_deleted < most and total + (bytes[key_id] or 0) > max_bytes do
+while not is_over() and total + (bytes[key_id] or 0) > max_bytes do
   local head = next_head()
   if not head then break end
   forget(head.first.id, head.queue)
