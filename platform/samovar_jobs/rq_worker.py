@@ -13,9 +13,11 @@ from typing import Any
 
 import uvloop
 from redis import Redis
+from rq import Queue
 from rq.suspension import is_suspended
 from rq.worker import WorkerStatus
 from rq.worker.base import BaseWorker
+from rq.worker_registration import WORKERS_BY_QUEUE_KEY, clean_worker_registry
 
 from samovar import settings as settings_reader
 from samovar_jobs.settings import JobsSettings
@@ -26,6 +28,7 @@ log = logging.getLogger("samovar.jobs")
 ALL_QUEUES = f"{PREFIX}:*"  # shown by RQ's tools; which queue is next is decided job by job
 RECORD_LIFETIME_S = 60
 MAX_SUFFIX = 100
+MAX_QUEUES = 1000  # under which a worker is shown
 
 
 class SamovarWorker(BaseWorker):
@@ -37,6 +40,7 @@ class SamovarWorker(BaseWorker):
         self._settings = settings or settings_reader.read(JobsSettings)
         super().__init__(ALL_QUEUES, *args, **options)
         self.worker_ttl = RECORD_LIFETIME_S
+        self._shown_at: set[str] = set()  # queues
 
     def _set_ip_address(self, connection: Redis) -> None:
         """Ask nothing of Redis yet: it may still be on its way up."""
@@ -71,9 +75,23 @@ class SamovarWorker(BaseWorker):
             self.set_state(WorkerStatus.BUSY if is_busy else WorkerStatus.IDLE, pipeline)
             pipeline.hset(self.key, mapping=self.serialize())
             pipeline.execute()
+        self._show_at_queues()
+
+    def _show_at_queues(self) -> None:
+        """Queues that have come since are among this worker's: `rq info` lists workers by queue, and knows no pattern.
+
+        What killed workers left at them is taken away.
+        """
+        ours = sorted(queue.name for queue in Queue.all(self.connection) if queue.name.startswith(f"{PREFIX}:"))
+        for name in set(ours[:MAX_QUEUES]) - self._shown_at:
+            self.connection.sadd(WORKERS_BY_QUEUE_KEY % name, self.key)
+            clean_worker_registry(Queue(name, connection=self.connection))
+            self._shown_at.add(name)
 
     def vanish(self) -> None:
         """The record is gone."""
+        for name in self._shown_at:
+            self.connection.srem(WORKERS_BY_QUEUE_KEY % name, self.key)
         self.register_death()  # type: ignore[no-untyped-call]
 
     def is_suspended(self) -> bool:

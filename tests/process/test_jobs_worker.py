@@ -238,10 +238,13 @@ async def test_rq_sees_each_worker_under_a_name_of_its_own(bench: Bench, stores:
     wait_until(lambda: {worker.name for worker in Worker.all(bench.redis)} == {"tea", "tea-2"})
     assert "there is a worker named tea already" in second.log
     assert len(await bench.store.beats()) == 2
-    shown = output_of(RQ, "info", "-u", stores.redis_url)
-    assert "2 workers" in shown
+    assert "2 workers" in output_of(RQ, "info", "-u", stores.redis_url)
+    await bench.submit()
+    wait_until(lambda: "2 workers, 1 queues" in output_of(RQ, "info", "-u", stores.redis_url), 20)
+    assert "tea (" in output_of(RQ, "info", "-R", "-u", stores.redis_url), "by queue, too"
     first.send(signal.SIGTERM)
     assert first.process.wait(15) == 0
+    assert "1 workers, 1 queues" in output_of(RQ, "info", "-u", stores.redis_url)
     assert [worker.name for worker in Worker.all(bench.redis)] == ["tea-2"]
 
 
