@@ -6,6 +6,7 @@ resolved to, right before it is connected to. This module does not know DNS, soc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Annotated
@@ -22,10 +23,13 @@ WebhookAllow = Annotated[
     ),
 ]
 MAX_URL_CHARS = 2000
+# resolvers read 127.1, 0x7f000001 and 017700000001 as addresses, and no name on the internet ends like that
+_NUMBER = re.compile(r"^(\d+|0x[0-9a-f]*)\Z", re.ASCII)
 
 _Address = IPv4Address | IPv6Address
 _NAT64 = ip_network("64:ff9b::/96")
 _6TO4 = ip_network("2002::/16")
+_GLOBAL_V6 = ip_network("2000::/3")  # all of IPv6 that is handed out to hosts of the internet
 # global by the registries, yet not for webhooks
 _REFUSED = tuple(
     ip_network(text)
@@ -35,12 +39,8 @@ _REFUSED = tuple(
         "168.63.129.16/32",  # the host of a machine at Azure
         "192.0.0.0/24",
         "192.88.99.0/24",
-        "64:ff9b:1::/48",
-        "100::/64",
         "2001::/23",  # Teredo, ORCHID and what else wraps addresses
         "3fff::/20",  # documentation
-        "5f00::/16",  # segments of routes
-        "fec0::/10",
     )
 )
 
@@ -81,6 +81,8 @@ def parse_allow(text: str) -> Allowed:
 def is_public(address: _Address) -> bool:
     """Return whether an address, free of wrappings, is one of the public internet and belongs to a single host."""
     if address.is_multicast or address.is_link_local or not address.is_global:
+        return False
+    if isinstance(address, IPv6Address) and address not in _GLOBAL_V6:
         return False
     return not any(address in net for net in _REFUSED if net.version == address.version)
 
@@ -126,6 +128,8 @@ def _check_host(host: str, allowed: Allowed) -> None:
     try:
         ip_address(name)
     except ValueError:
+        if _NUMBER.match(name.rpartition(".")[2]):
+            raise WebhookRefused(f"the webhook's host {host} ends in a number: write addresses out") from None
         return
     if not allowed.permits(host, name):
         raise refusal(host, [name])
