@@ -65,7 +65,8 @@
 | sv:webhooks:due           | zset   | none              | gateway, workers  | lane (key and host) → when something of it may be sent next; sv:webhooks:{of,leased,lane}:{lane}
 | sv:webhooks:endpoint:{id} | hash   | 7 d, renewed      | workers           | an endpoint that fails: since when, why, whether it is disabled
 | sv:webhooks:ends:{key}    | set    | none              | workers           | the endpoints of an API key that fail
-| sv:webhooks:open:{key}    | zset   | none, capped      | gateway, workers  | events not delivered; sv:webhooks:dead:{key}: those given up
+| sv:webhooks:open:{key}    | zset   | none, capped      | gateway, workers  | events not delivered
+| sv:webhooks:dead:{key}    | zset   | none, capped      | workers           | events given up, kept for a week
 | sv:webhooks:dropped       | hash   | none              | gateway, workers  | key id → events not noted, too many being open
 | sv:crons                  | hash   | none              | gateway           | name → CronJob (JSON)
 | sv:crons:built            | string | none              | workers, gateway  | "1" once sv:crons mirrors object storage
@@ -302,6 +303,11 @@ def webhook(event_id: str) -> str:
 def webhooks_open(key_id: str) -> str:
     """Return the key of the events of an API key that are not delivered."""
     return f"sv:webhooks:open:{key_id}"
+
+
+def webhooks_dead(key_id: str) -> str:
+    """Return the key of the events of an API key that were given up."""
+    return f"sv:webhooks:dead:{key_id}"
 
 
 def webhooks_ends(key_id: str) -> str:

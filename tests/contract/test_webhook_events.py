@@ -6,7 +6,8 @@ import pytest
 import redis.asyncio as redis_async
 
 from samovar.errors import Conflict, NotFound
-from samovar_storage.jobs.hooks import TELL_WEBHOOK
+from samovar_storage.jobs import webhook_scripts as scripts
+from samovar_storage.jobs.hooks import TELL_WEBHOOK, endpoint_id
 from samovar_storage.jobs.webhook_scripts import LANE_CAP
 from samovar_storage.jobs.webhooks import Failure, Webhooks
 from support.hooks import AT_MS, HOST, KEY, end
@@ -111,6 +112,20 @@ async def test_a_day_of_failures_disables_the_endpoint_and_enabling_sends_what_i
         await webhooks.enable(KEY, HOST)
     found = [event for _ in range(3) for event in await webhooks.claim("w", 10, 10)]
     assert {(event.id, event.body) for event in found} == {("a.finished", b"{}"), ("b.finished", b"")}
+
+
+async def test_enabling_that_was_cut_short_goes_on_when_it_is_asked_again(
+    aredis: redis_async.Redis, webhooks: Webhooks
+) -> None:
+    for name in "abc":
+        await end(aredis, name)
+    events = [event for _ in range(3) for event in await webhooks.claim("w", 10, 10)]
+    for event in events:
+        await webhooks.failed("w", event, Failure(error="410", retry_s=5, is_gone=True))
+    await webhooks._run(scripts.ENABLE, KEY, endpoint_id(KEY, HOST))
+    assert await webhooks.enable(KEY, HOST) == 3
+    with pytest.raises(NotFound):
+        await webhooks.enable(KEY, HOST)
 
 
 async def test_only_a_disabled_endpoint_can_be_enabled(aredis: redis_async.Redis, webhooks: Webhooks) -> None:

@@ -225,17 +225,26 @@ return wake(ARGV[1])
 """
 )
 
-# ARGV: key id, endpoint. It is not disabled any more, what is kept of it waits again; returns how many, -1: it was not.
+# ARGV: key id, endpoint. It is not disabled any more; returns 1 if it was.
 ENABLE = (
     _COMMON
     + """
 local about = 'sv:webhooks:endpoint:' .. ARGV[2]
-if redis.call('HDEL', about, 'disabled_ms') == 0 then return -1 end
+if redis.call('HDEL', about, 'disabled_ms') == 0 then return 0 end
 redis.call('DEL', about)
 redis.call('SREM', 'sv:webhooks:ends:' .. ARGV[1], ARGV[2])
+return 1
+"""
+)
+
+# ARGV: endpoint, events. Those of the endpoint that were given up wait again, unless it is disabled; returns how many.
+WAKE = (
+    _COMMON
+    + """
 local woken = 0
-for _, event in ipairs(redis.call('ZRANGE', 'sv:webhooks:dead:' .. ARGV[1], 0, -1)) do
-  if redis.call('HGET', 'sv:webhook:' .. event, 'endpoint') == ARGV[2] then woken = woken + wake(event) end
+for at = 2, #ARGV do
+  local about = redis.call('HMGET', 'sv:webhook:' .. ARGV[at], 'endpoint', 'dead_ms')
+  if about[1] == ARGV[1] and about[2] then woken = woken + wake(ARGV[at]) end
 end
 return woken
 """

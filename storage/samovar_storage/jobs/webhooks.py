@@ -24,6 +24,7 @@ from samovar_storage.jobs.hooks import endpoint_id, endpoint_of
 from samovar_storage.jobs.layout import job_key
 
 GIVE_UP_S = 86_400.0
+WOKEN_TOGETHER = 100
 Verdict = Literal["", "retry", "dead", "disabled"]
 
 
@@ -167,14 +168,24 @@ class Webhooks:
     async def enable(self, key_id: str, url: str) -> int:
         """The endpoint of `url` is told again, and what is kept for it is sent; return how many events those are.
 
-        Raises: NotFound when the key has no such endpoint that fails; Conflict when it is not disabled.
+        Asked again after a failure, it goes on. Raises: NotFound when the key has no such endpoint that fails;
+        Conflict when it is not disabled, and nothing is kept for it.
         """
-        woken = int(await self._run(scripts.ENABLE, key_id, endpoint_id(key_id, url)))
-        if woken >= 0:
+        endpoint = endpoint_id(key_id, url)
+        was_disabled = bool(await self._run(scripts.ENABLE, key_id, endpoint))
+        woken = await self._wake(key_id, endpoint)
+        if was_disabled or woken:
             return woken
         if any(endpoint.url == endpoint_of(url) for endpoint in await self.endpoints(key_id)):
             raise Conflict(f"{endpoint_of(url)} is not disabled: events are still sent there")
         raise NotFound("no endpoint of this key at that address is disabled")
+
+    async def _wake(self, key_id: str, endpoint: str) -> int:
+        """What was given up of an endpoint waits again, in steps that hold nobody up; return how many events."""
+        with translating("the webhooks"):
+            dead: Any = await self._redis.zrange(keys.webhooks_dead(key_id), 0, -1)
+        steps = [dead[at : at + WOKEN_TOGETHER] for at in range(0, len(dead), WOKEN_TOGETHER)]
+        return sum([int(await self._run(scripts.WAKE, endpoint, *step)) for step in steps])
 
     async def _run(self, script: str, *args: Any) -> Any:
         with translating("the webhooks"):
