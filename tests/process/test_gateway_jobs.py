@@ -206,6 +206,7 @@ def test_large_inputs_and_results_are_not_in_redis(gateway: Gateway, hands: Hand
     assert "result" not in seen and seen["result_bytes"] == len(LARGE) + 2
     answer = gateway.client.get(f"/v1/jobs/{job['id']}/result")
     assert answer.status_code == 307
+    assert answer.content == b"", "nothing that could be taken for the result"
     stored = httpx.get(answer.headers["location"])
     assert (stored.json(), stored.headers["content-type"]) == (LARGE, "application/json")
 
@@ -396,6 +397,8 @@ def test_another_keys_jobs_do_not_exist(gateway: Gateway, hands: HandWorker) -> 
     made = accepted(submit(gateway, {"inputs": [1]}))
     where, group = f"/v1/jobs/{job['id']}", f"/v1/groups/{made['group']}"
     with key(gateway, "invoke") as (client, key_id):
+        waiting = submit(gateway, {"input": 1, "depends_on": [job["id"]]}, client=client)
+        assert refused(waiting) == (404, "job_not_found") and waiting.json()["job"] == job["id"]
         for method, path in (
             ("GET", where),
             ("GET", f"{where}/result"),

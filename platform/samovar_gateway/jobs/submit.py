@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 import msgspec
 from litestar import Response
 
-from samovar.errors import Draining, InvalidInput
+from samovar.errors import Draining, InvalidInput, JobNotFound
 from samovar.jobs import MAX_JOBS_PER_REQUEST, JobOptions, JobState, JobView, Reduce, Webhook
 from samovar.values import Struct
 from samovar_dispatch.functions import FunctionEntry
 from samovar_gateway.auth import Principal
-from samovar_gateway.jobs.access import callable_function, low_only
+from samovar_gateway.jobs.access import callable_function, low_only, may_see
 from samovar_gateway.state import GatewayState
 from samovar_storage.jobs.layout import LOW, QueueName, new_job_id
 from samovar_storage.jobs.records import JobRecord, JobSpec, NewJob
@@ -102,11 +102,23 @@ def check_kind(body: SubmitBody) -> None:
     if sum(given) != 1:
         raise InvalidInput("give one of input, inputs and upload", path="$")
     if body.inputs is not None and not 0 < len(body.inputs) <= MAX_JOBS_PER_REQUEST:
-        raise InvalidInput(f"inputs has 1 to {MAX_JOBS_PER_REQUEST} entries; upload more", path="$.inputs")
+        rule = f"inputs has 1 to {MAX_JOBS_PER_REQUEST} entries, not {len(body.inputs)}; an upload may have more"
+        raise InvalidInput(rule, path="$.inputs")
     if body.unique and not given[0]:
         raise InvalidInput("unique is for one job: only one of many could have it", path="$.unique")
     if body.reduce is not None and given[0]:
         raise InvalidInput("reduce needs inputs, or an upload", path="$.reduce")
+
+
+async def check_dependencies(state: GatewayState, principal: Principal, body: SubmitBody) -> None:
+    """Return if the key may see every job that is to be waited for. Those that nobody knows are the store's to refuse.
+
+    Raises: JobNotFound, as the store does.
+    """
+    found = await state.jobs.get_many(body.depends_on) if body.depends_on else []
+    for job_id, record in zip(body.depends_on, found, strict=True):
+        if record is not None and not may_see(principal, record.spec.function, record.spec.key_id):
+            raise JobNotFound(f"there is no job {job_id} to depend on", job=job_id)
 
 
 def spec_for(state: GatewayState, entry: FunctionEntry, principal: Principal, options: JobOptions) -> JobSpec:

@@ -27,6 +27,7 @@ from samovar_gateway.jobs.submit import (
     Submitted,
     accepted,
     admit,
+    check_dependencies,
     check_kind,
     due_at_s,
     reducer,
@@ -83,6 +84,7 @@ async def submit_jobs(request: AnyRequest) -> Response[Any]:
     check_kind(body)
 
     async def do(new_id: NewId) -> Response[Any]:
+        await check_dependencies(state, principal, body)
         if body.upload:
             return await _submit_upload(request, state, principal, entry, body)
         return await submit(state, principal, entry, body, new_id)
