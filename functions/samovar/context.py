@@ -75,7 +75,7 @@ class Context:
             raise Cancelled
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Say how far a queued job is; nothing happens for an invocation.
+        """Say how far it is, to who watches the queued job, or reads the invocation's events (docs/streaming.md).
 
         Cheap enough for an inner loop: about ten a second are passed on, the last one always.
 
@@ -89,9 +89,9 @@ class Context:
         self._say_progress(min(1.0, max(0.0, fraction)), str(message))
 
     def log(self, text: str) -> None:
-        """Write a line to the function's log and, for a queued job, to the job's events; several lines one by one.
+        """Write a line to the function's log, and to the events of the job or the invocation; several lines one by one.
 
-        Of a line the events keep 8 KiB, of a job 100 lines a second; how many more there were is said in their place.
+        Of a line the events keep 8 KiB, of a call 100 lines a second; how many more there were is said in their place.
         """
         for line in str(text).splitlines():
             sys.stdout.write(line + "\n")

@@ -12,7 +12,7 @@ is the message's tag, the others its fields in order. Whoever connects speaks fi
     Check     is it well?                                   (ends as an Invoke does)
                                                  Started    only if asked for by Invoke.notify_start
                                                  Chunk      one item of a stream; End ends the id
-                                                 Progress, LogLine   of a queued job
+                                                 Progress, LogLine   only if Invoke.hear, or of a queued job
                                                  Goodbye    the instance drains: send no more
     role "manager" only:
     Specialise  become one of a version          Ready / BootFailed
@@ -67,7 +67,8 @@ class JobTag(Message, array_like=True, gc=False):
 class Invoke(Message, array_like=True, tag=2, gc=False):
     """One call. body: the client's bytes, untouched. timeout_ms: time left until its deadline when sent, > 0.
 
-    job: it is an attempt at a queued job, which gives way: an instance admits it only while a slot is free."""
+    job: it is an attempt at a queued job, which gives way: an instance admits it only while a slot is free.
+    hear: the caller hears what the handler says meanwhile; of a job it always does."""
 
     id: int
     body: bytes
@@ -78,6 +79,7 @@ class Invoke(Message, array_like=True, tag=2, gc=False):
     request_id: str = ""
     traceparent: str = ""
     job: JobTag | None = None
+    hear: bool = False
 
 
 class Cancel(Message, array_like=True, tag=3, gc=False):
@@ -307,7 +309,7 @@ class Preloaded(Message, array_like=True, tag=45, gc=False):
 
 
 class Progress(Message, array_like=True, tag=46, gc=False):
-    """The handler says how far a queued job is. fraction: 0..1."""
+    """The handler says how far its call is. fraction: 0..1."""
 
     id: int
     fraction: float
@@ -315,7 +317,7 @@ class Progress(Message, array_like=True, tag=46, gc=False):
 
 
 class LogLine(Message, array_like=True, tag=47, gc=False):
-    """The handler says this about a queued job."""
+    """The handler says this about its call."""
 
     id: int
     line: str

@@ -29,7 +29,7 @@ class Kind(IntEnum):
     END = 3  # payload: None
     STARTED = 4  # payload: None
     PROGRESS = 5  # payload: None; the context has it
-    LINE = 6  # payload: a line for the job's events
+    LINE = 6  # payload: a line for the caller
 
 
 class Call:
@@ -38,7 +38,8 @@ class Call:
     received_at_s, deadline_s: monotonic seconds. has_heard: what runs it was told to stop, and could listen.
     value, cost: decoded input of a batch item. stop, resume: how the I/O thread reaches a running coroutine.
     is_check: it runs the version's own check, not the handler. num_granted - num_sent: chunks a stream may still send.
-    job: the queued job it is an attempt at, None for an invocation. context: what its handler sees of it, None until a
+    job: the queued job it is an attempt at, None for an invocation. is_heard: its caller hears what its handler says.
+    context: what its handler sees of it, None until a
     handler that wants one has it.
     """
 
@@ -55,6 +56,7 @@ class Call:
         "is_cancelled",
         "is_check",
         "is_expired",
+        "is_heard",
         "job",
         "notify_start",
         "num_granted",
@@ -76,6 +78,7 @@ class Call:
         self.notify_start = invoke.notify_start
         self.request_id = invoke.request_id
         self.job = invoke.job
+        self.is_heard = invoke.hear or invoke.job is not None
         self.received_at_s = now_s
         # NaN and what is not positive have passed already; whatever the caller sends, timers can hold it
         self.deadline_s = now_s + (min(invoke.timeout_ms / 1000, MAX_TIMEOUT_S) if invoke.timeout_ms > 0 else 0.0)

@@ -3,8 +3,8 @@
     model thread   ctx.progress, ctx.log ─► mailbox     at most one progress of a call, and 100 lines a second
     I/O thread     Reports: a Progress frame every 0.1 s, the last one before the call's own end; LogLine frames
 
-Only queued jobs have anybody who listens. What is said once the call has ended is dropped. This module does not know
-handlers or sockets.
+Somebody listens to queued jobs, and to calls that ask for it (`wire.Invoke.hear`). What is said once the call has ended
+is dropped. This module does not know handlers or sockets.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class CallContext(Context):
         self._call = call
         self._latest = (0.0, "")
         self._is_rung = False
-        self._is_over = call.job is None
+        self._is_over = not call.is_heard
 
     @property
     def cancelled(self) -> bool:

@@ -29,6 +29,9 @@ class Handle(Protocol):
     def cancel(self) -> None:
         """Nobody wants the answer any more. Idempotent."""
 
+    def place(self) -> int | None:
+        """Return how many calls wait in front of it, at most `queue.MAX_COUNTED`; None if it does not wait in line."""
+
 
 class Ask:
     """All `_s` times are monotonic seconds.
@@ -39,7 +42,8 @@ class Ask:
     version: that the route chose, None until then. marks: a sum of the constants above. more_headers: what the answer
     says beside its usual headers. answered_by: who gave it, if not the version itself, as in `requestlog.rows`. handle:
     what is under way, once it began. job: it is an attempt at a queued job, None for an invocation; hear: called with
-    what its handler says meanwhile, must not raise; alone: it may have taken down an instance: it gets one to itself.
+    what its handler says meanwhile, must not raise; the handler is told whether anybody listens (`unheard`: nobody);
+    alone: it may have taken down an instance: it gets one to itself.
     """
 
     __slots__ = (
@@ -101,11 +105,11 @@ class Ask:
         self.handle: Handle | None = None
         self.version: Version | None = None
         self.job: JobTag | None = None
-        self.hear: Callable[[Progress | LogLine], object] = _unheard
+        self.hear: Callable[[Progress | LogLine], object] = unheard
         self.alone = False
 
 
-def _unheard(_message: Progress | LogLine) -> None:
+def unheard(_message: Progress | LogLine) -> None:
     """Drop what a handler says that nobody listens to."""
 
 

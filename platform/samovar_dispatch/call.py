@@ -117,6 +117,10 @@ class Call:
         """Nobody wants the answer any more: the outcome is Cancelled; what runs is told to stop. Idempotent."""
         self.dispatcher.cancel(self)
 
+    def place(self) -> int | None:
+        """Return how many calls wait in front of this one in its version's queue; None if it does not wait there."""
+        return self.version.queue.place(self)
+
     def when_freed(self, then: Callable[[bool], object]) -> None:
         """Have `then` called, once, when no instance holds this call any more: at once if none does.
 

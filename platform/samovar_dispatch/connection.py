@@ -18,6 +18,7 @@ import msgspec
 from samovar import wire
 from samovar.errors import ProtocolError
 from samovar.lifecycle import State
+from samovar_dispatch.ask import unheard
 from samovar_dispatch.call import Call
 from samovar_dispatch.health.outliers import Health
 from samovar_dispatch.slots import Seat
@@ -129,6 +130,7 @@ class InstanceConnection(asyncio.Protocol):
                 ask.request_id.decode("latin-1"),
                 ask.traceparent,
                 ask.job,
+                ask.hear is not unheard,
             )
         )
         if self.in_flight:

@@ -2,7 +2,7 @@
 
     Result, Failure, End   the call ended: its slot is free, its outcome goes out
     Chunk, Started         it goes on
-    Progress, LogLine      the handler of a queued job says something
+    Progress, LogLine      the handler says something to whoever listens
     Busy                   it never started: back to the head, this instance left alone for a moment (`narrowing.py`
                            says what of a job)
     Goodbye                nothing more for this instance
@@ -99,6 +99,7 @@ class Reception:
         call = self._ended(connection, message.id)
         if call is not None:
             stream = self._stream_of(call)
+            stream.wait_us, stream.run_us = message.wait_us, message.run_us
             stream.finish()
             self._dispatcher.finish(call, stream, "ok")
 
@@ -119,7 +120,7 @@ class Reception:
             call.started = True
 
     def on_said(self, connection: InstanceConnection, message: wire.Progress | wire.LogLine) -> None:
-        """The handler of a queued job says how far it is, or something else: for whoever asked."""
+        """The handler says how far it is, or something else: for whoever asked."""
         call = connection.in_flight.get(message.id)
         if call is not None and not call.done:
             call.ask.hear(message)

@@ -21,12 +21,17 @@ class ChunkStream:
     """An async iterator over chunks; raises the SamovarError or Cancelled the stream failed with.
 
     give_credit: called with a number of chunks the reader has consumed. copy: gathers them for the request log.
+    on_news: called when there is a chunk more, or the end. num_fed, num_taken: chunks that came, and that were read.
+    wait_us, run_us: as the instance said at the clean end.
     """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, give_credit: Callable[[int], None], copy: StreamCopy | None = None
     ) -> None:
         self.copy = copy
+        self.on_news: Callable[[], object] | None = None
+        self.num_fed = self.num_taken = 0
+        self.wait_us = self.run_us = 0
         self._loop = loop
         self._give_credit = give_credit
         self._chunks: deque[bytes] = deque()
@@ -40,6 +45,7 @@ class ChunkStream:
         if len(self._chunks) >= STREAM_WINDOW + CREDIT_STEP:
             raise ProtocolError("the instance sent more chunks than its credit")
         self._chunks.append(chunk)
+        self.num_fed += 1
         if self.copy is not None:
             self.copy.add(chunk)
         self._wake()
@@ -50,23 +56,39 @@ class ChunkStream:
             self._ended, self._end = True, error
             self._wake()
 
-    def __aiter__(self) -> ChunkStream:
-        return self
+    @property
+    def is_over(self) -> bool:
+        """Whether everything was read that will ever come. Raises: what the stream failed with."""
+        if self._chunks or not self._ended:
+            return False
+        if self._end is not None:
+            raise self._end
+        return True
 
-    async def __anext__(self) -> bytes:
-        while not self._chunks:
-            if self._ended:
-                if self._end is not None:
-                    raise self._end
-                raise StopAsyncIteration
-            self._waiter = self._loop.create_future()
-            await self._waiter
+    def take(self) -> bytes | None:
+        """Return the next chunk, None if none is there now."""
+        if not self._chunks:
+            return None
+        self.num_taken += 1
         self._consumed += 1
         if self._consumed == CREDIT_STEP and not self._ended:
             self._consumed = 0
             self._give_credit(CREDIT_STEP)
         return self._chunks.popleft()
 
+    def __aiter__(self) -> ChunkStream:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while (chunk := self.take()) is None:
+            if self.is_over:
+                raise StopAsyncIteration
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        return chunk
+
     def _wake(self) -> None:
+        if self.on_news is not None:
+            self.on_news()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

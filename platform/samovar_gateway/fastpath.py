@@ -3,7 +3,8 @@ without a task, a scope or a message dictionary.
 
 uvicorn's protocol object parses as ever. When a whole request is there after one read, and it is a plain call of a
 function that answers with one value, it is admitted right here; in every other case (another route, a body that is not
-all there yet, anything to refuse, a generator) the request takes the ASGI way through `app`, which can do everything.
+all there yet, anything to refuse, a generator, a caller who asks for events) the request takes the ASGI way through
+`app`, which can do everything.
 So nothing is decided here that is not decided there by the same code. Measured: about half the gateway's CPU per call.
 """
 
@@ -21,6 +22,7 @@ from samovar_dispatch.call import Call, Outcome
 from samovar_gateway import problems
 from samovar_gateway.admission import Admission, answer_headers
 from samovar_gateway.bounds import BoundedProtocol
+from samovar_gateway.events.accept import ACCEPT, MENTION
 from samovar_gateway.jobs.prefer import PREFER
 from samovar_gateway.jobs.sameness import HEADER as IDEMPOTENCY_KEY
 
@@ -165,7 +167,7 @@ class InvokeProtocol(BoundedProtocol):
         if not is_plain or len(body) > self.admission.max_body_bytes or self.parser.get_http_version() != "1.1":
             return False
         header = dict(self.headers)
-        if PREFER in header or IDEMPOTENCY_KEY in header:
+        if PREFER in header or IDEMPOTENCY_KEY in header or MENTION in header.get(ACCEPT, b"").lower():
             return False
         request_id = self.admission.request_id(header)
         keep_alive = self.parser.should_keep_alive() and not self.server_state.is_leaving

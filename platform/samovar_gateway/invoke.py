@@ -2,7 +2,8 @@
 
     headers → key → function → deadline → body → dispatcher → answer
                                              ├─ it comes with an Idempotency-Key: `jobs/repeats.py`
-                                             └─ the caller takes a job for an answer: `jobs/prefer.py`
+                                             ├─ the caller takes a job for an answer: `jobs/prefer.py`
+                                             └─ the caller asks for server-sent events: `events/answer.py`
 
 `fastpath` answers the plain small calls before they get here. Nothing is logged per call and no task is made per call;
 slow bodies and callers who left are the sweeper's business. This module does not know instances, Redis or JSON.
@@ -29,6 +30,8 @@ from samovar_dispatch.functions import near_names, unknown_function
 from samovar_dispatch.stream import ChunkStream
 from samovar_gateway.admission import CLOSE, Admission, answer_headers
 from samovar_gateway.body import BodyReader, discard
+from samovar_gateway.events.accept import ACCEPT
+from samovar_gateway.events.answer import EventAnswer, wants_events
 from samovar_gateway.jobs.prefer import PREFER, Deferral, preference_of
 from samovar_gateway.jobs.repeats import Repeats
 from samovar_gateway.jobs.sameness import HEADER as IDEMPOTENCY_KEY
@@ -72,6 +75,9 @@ class InvokeRoute:
                 return
             if wanted is not None:
                 await self._deferral.answer(ask, body, wanted, send)
+                return
+            if ACCEPT in header and wants_events(ask, header[ACCEPT]):
+                await self._tell(ask, body, receive, send)
                 return
             answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
             ask.deliver = partial(_resolve, answer)
@@ -125,6 +131,15 @@ class InvokeRoute:
         self._waiting[ask] = receive
         try:
             await answer_stream(ask, call, stream, send)
+        finally:
+            self._waiting.pop(ask, None)
+            _abandon(ask)
+
+    async def _tell(self, ask: Ask, body: bytes, receive: Receive, send: Send) -> None:
+        """Answer by events, from the start: the caller hears of the waiting, too."""
+        self._waiting[ask] = receive
+        try:
+            await EventAnswer(self._state, ask, send).run(body)
         finally:
             self._waiting.pop(ask, None)
             _abandon(ask)

@@ -2,13 +2,15 @@
 
 python tests/support/fake_instance.py SOCKET REF TOKEN [CONCURRENCY]
 The body picks the behaviour: {"x": [..]} → their sum; {"sleep_s": S}; {"die": true} (kill -9 of itself);
-{"stream": N}; {"fail": "text", "code": …, "status": …}; {"fail_if": PATH} (while the file exists);
+{"stream": N, "pause_s"?: S after each item, "raise_at"?: I}; {"say": TEXT} (to whoever hears, first, and in a stream
+after each item, then how far it is); {"fail": "text", "code": …, "status": …};
+{"fail_if": PATH} (while the file exists);
 {"fail_on": REF} (instances of that version alone); {"fail_every": N} (each Nth call of an instance);
 {"busy": N} (busy the first N times).
 Everything else is echoed, with how many calls were answered so far and the time this one had.
 
 At SIGUSR1 it reads SOCKET.mode (JSON), which from then on is added to every body, and writes SOCKET.seen: how many
-calls and checks it has had. {"unwell": true} there makes its checks fail.
+calls and checks it has had, and how many items it has sent. {"unwell": true} there makes its checks fail.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class FakeInstance(asyncio.Protocol):
     busy_left: ClassVar[dict[str, int]] = {}
     num_answers: ClassVar[int] = 0
     mode: ClassVar[dict[str, Any]] = {}
-    seen: ClassVar[dict[str, int]] = {"calls": 0, "checks": 0}
+    seen: ClassVar[dict[str, int]] = {"calls": 0, "checks": 0, "chunks": 0}
 
     def __init__(self, ref: str, token: str, concurrency: int) -> None:
         self.ref, self.token, self.concurrency = ref, token, concurrency
@@ -114,6 +116,8 @@ class FakeInstance(asyncio.Protocol):
         if self.busy_left.setdefault(key, int(data.get("busy", 0))) > 0:
             self.busy_left[key] -= 1
             return wire.Busy(message.id, 1)
+        if "say" in data and message.hear:
+            self.transport.write(wire.encode(wire.LogLine(message.id, data["say"])))
         if "sleep_s" in data:
             await asyncio.sleep(data["sleep_s"])
         if self.fails(data):
@@ -142,6 +146,11 @@ class FakeInstance(asyncio.Protocol):
                 return wire.Failure(message.id, "function_raised", 500, "tea spilt", {"type": "ValueError"}, 0, 0, 0)
             await credit.acquire()
             self.transport.write(wire.encode(wire.Chunk(message.id, b'{"n": %d}' % number)))
+            self.seen["chunks"] += 1
+            if "say" in data and message.hear:
+                self.transport.write(wire.encode(wire.LogLine(message.id, f"{data['say']} {number}")))
+                self.transport.write(wire.encode(wire.Progress(message.id, (number + 1) / data["stream"])))
+            await asyncio.sleep(data.get("pause_s", 0))
         return wire.End(message.id, 0, 0, 0)
 
 

@@ -31,6 +31,7 @@ from support.waiting import wait_until
 ADMIN_KEY = "sv_0123456789ab_adminsecretadminsecret"
 FAKE_INSTANCE = Path(__file__).with_name("fake_instance.py")
 TOKEN = "instance-token"
+_numbers = itertools.count(1)
 
 
 def environment() -> dict[str, str]:
@@ -55,7 +56,6 @@ class Gateway:
         self.registry = Registry(store, self.redis)
         self._run = run
         self._stack = ExitStack()
-        self._numbers = itertools.count(1)
 
     def deploy(self, name: str = "echo", limits: Limits | None = None, **more: Any) -> Manifest:
         """Publish a version and wait until the gateway knows it."""
@@ -66,7 +66,7 @@ class Gateway:
 
     def start_instance(self, ref: str, concurrency: int = 1, announce: bool = True) -> FakeInstance:
         """Start a stand-in instance of `ref` and, unless told otherwise, announce it as ready."""
-        instance = FakeInstance(f"i{next(self._numbers)}", ref, concurrency, self._run, self.redis)
+        instance = FakeInstance(f"i{next(_numbers)}", ref, concurrency, self._run, self.redis)
         self._stack.enter_context(instance.process())
         if announce:
             instance.announce()

@@ -129,6 +129,10 @@ class Errand:
                 self._reuse.leave()
             self._answer(self._first_call(), Cancelled(), "cancelled")
 
+    def place(self) -> int | None:
+        """Return the place of the attempt that is under way, None if none is."""
+        return self._handle.place() if self._handle is not None else None
+
     # ---- calls -----------------------------------------------------------------------------------------------------
 
     def _attempt(self, version: Version) -> None:

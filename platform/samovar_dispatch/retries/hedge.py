@@ -54,6 +54,10 @@ class Hedge:
             if call is not None:
                 call.cancel()
 
+    def place(self) -> int | None:
+        """Return the place of the first call: a copy never waits."""
+        return self._first.place()
+
     def deliver(self, call: Call, outcome: Outcome) -> None:
         """Our side of `call.Owner`: one of the two has an outcome."""
         if self._winner is not None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from samovar.errors import QueueFull
@@ -22,6 +23,7 @@ MIN_RETRY_AFTER_S = 1.0
 MAX_RETRY_AFTER_S = 60.0
 NUM_PRIORITIES = 4
 HIGH_TURNS = 4
+MAX_COUNTED = 1000  # whoever asks for a place looks no further
 
 
 class Ordered(Protocol):
@@ -133,6 +135,16 @@ class CallQueue(Generic[T]):
             return False
         self._count(-1, item)
         return True
+
+    def place(self, item: T) -> int | None:
+        """Return how many are served before `item` if nobody comes and each priority waits for those above; at most
+        MAX_COUNTED, None if it does not wait here."""
+        level = self._levels[item.priority]
+        if item.seq not in level:
+            return None
+        num_above = sum(map(len, self._levels[: item.priority]))
+        num_older = next((at for at, seq in enumerate(islice(level, MAX_COUNTED)) if seq == item.seq), MAX_COUNTED)
+        return min(num_above + num_older, MAX_COUNTED)
 
     def oldest(self) -> T | None:
         """Return who has waited longest among the most important that wait; None when nobody waits."""
