@@ -188,7 +188,7 @@ def group_not_done(view: GroupView, waited_s: float) -> JobNotDone:
 
 WAIT_WORDS: dict[str, str] = {
     "no_worker": "no job worker is running",
-    "paused": "its function, or its key, may not run more jobs at a time",
+    "paused": "as many of its function or key run as may, or jobs are suspended",
     "rate_limited": "the rate limit of its function or key is reached",
     "cold_start": "an instance is starting",
     "no_capacity": "there is no room for another instance now",

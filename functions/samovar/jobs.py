@@ -109,6 +109,7 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     attempt: starts so far. crashes: instances it took down. token: fencing token of the last attempt, rising.
     position: jobs of the same function and key in front of it, at most. wait_reason: why it does not run yet.
+    estimated_start_s: in so many seconds it may run, None if nobody can tell.
     result: the decoded JSON, if it is small and JSON; else `result_bytes` says that `…/result` has it.
     error: a problem document without request_id. group: it was submitted with others,
     index: at this place among them, from 0 on.

@@ -29,7 +29,7 @@ _OPTIONS = (
     click.option("--priority", type=click.Choice(["normal", "low"]), help="low runs after all others."),
     click.option("--webhook", metavar="URL", help="Told when it has ended."),
     click.option("--durability", type=click.Choice(["aof", "fsync"]), help="fsync: it survives a power cut, too."),
-    click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="For finding it again; may be repeated."),
+    click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="Shown with the job; may be repeated."),
 )
 
 

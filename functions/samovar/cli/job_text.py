@@ -124,7 +124,10 @@ def event_text(event: JobEvent) -> str:
     if event.kind == "progress":
         return f"{float(data.get('fraction', 0)):.0%} {data.get('message', '')}".strip()
     reason, error = str(data.pop("wait_reason", "")), data.pop("error", None)
+    data.pop("started_at_s", None)
     words = [event.kind]
+    if (start_s := data.pop("estimated_start_s", None)) is not None and "due_at_s" not in data:
+        words.append(f"to start in about {duration(float(start_s))}")
     if "due_at_s" in data:
         words.append(f"in {duration(float(data.pop('due_at_s')) - event.at_s)}")
     words += [f"{name}={_short(value)}" for name, value in data.items() if value not in (None, "", [], {}, 0)]

@@ -27,7 +27,9 @@ def parse_duration_s(text: str) -> float:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people say them: 0.4s, 12s, 3m20s, 5h02m, 3d4h."""
+    """Return seconds as people say them: 4ms, 0.4s, 12s, 3m20s, 5h02m, 3d4h."""
+    if 0 < seconds < 0.1:
+        return f"{max(1, round(seconds * 1000))}ms"
     if seconds < 10:
         return f"{max(0.0, seconds):.1f}s"
     total = round(seconds)

@@ -47,7 +47,7 @@ def replay(session: Session, event: str | None, job: str | None) -> None:
     if bool(event) == bool(job):
         raise click.UsageError("say what: EVENT, or --job")
     answer = session.post("/v1/webhooks/replay", {"event": event} if event else {"job": job})
-    session.emit(answer, lambda: f"{answer['replayed']:,} events are sent now")
+    session.emit(answer, lambda: _sent(answer))
 
 
 @webhooks.command()
@@ -56,7 +56,7 @@ def replay(session: Session, event: str | None, job: str | None) -> None:
 def enable(session: Session, endpoint: str) -> None:
     """Tell the disabled endpoint URL again, beginning with what is kept for it."""
     answer = session.post("/v1/webhooks/enable", {"url": endpoint})
-    session.emit(answer, lambda: f"{endpoint} is told again; {answer['replayed']:,} events are sent now")
+    session.emit(answer, lambda: f"{endpoint} is told again; {_sent(answer)}")
 
 
 @webhooks.command()
@@ -76,10 +76,15 @@ def secret(session: Session, rotate: bool, overlap_s: float) -> None:
     session.emit(made, lambda: str(made["secret"]))
 
 
+def _sent(answer: dict[str, Any]) -> str:
+    return "1 event is sent now" if answer["replayed"] == 1 else f"{answer['replayed']:,} events are sent now"
+
+
 def _tables(found: dict[str, Any], now_s: float) -> list[RenderableType]:
     shown: list[RenderableType] = []
     if found["endpoints"]:
         table = _table("endpoint", "failures", "failing for", "state", "last error")
+        table.columns[0].overflow = "fold"  # people copy it
         for one in found["endpoints"]:
             failing = duration(now_s - one["failing_since_s"])
             state = "disabled" if one.get("disabled_at_s") else "is tried"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,12 +23,11 @@ async def view_now(state: GatewayState, record: JobRecord) -> JobView:
     if record.state in TERMINAL or record.state is JobState.STARTED:
         return view
     prospect = await state.prospects.of(record)
-    start_s = prospect.estimated_start_s
     return msgspec.structs.replace(
         view,
         position=prospect.position,
         wait_reason=prospect.wait_reason,
-        estimated_start_s=None if start_s is None else round(time.time() + start_s, 1),
+        estimated_start_s=prospect.estimated_start_s,
     )
 
 

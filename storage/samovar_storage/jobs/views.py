@@ -36,7 +36,7 @@ def view_of(record: JobRecord) -> JobView:
         progress=record.progress,
         result=shown_result(record),
         result_bytes=record.result_bytes,
-        result_type=record.result_type,
+        result_type=record.result_type if record.state is JobState.FINISHED else "",
         error=record.error,
         group=spec.group,
         index=spec.index,
