@@ -102,12 +102,18 @@ def _as_seen(request: Request, error: FunctionNotFound) -> FunctionNotFound:  # 
     return unknown_function(str(name), near_names(str(name), principal.functions & state.functions.entries.keys()))
 
 
+def _nowhere(request: Request) -> str:  # type: ignore[type-arg]
+    if request.scope["path"] == NOWHERE:
+        return r"no route: a path, and so a name in it, has no encoded / or \, and no // or NUL"
+    return f"no route {request.url.path[:200]}"
+
+
 def on_http_error(request: Request, error: HTTPException) -> Response[bytes]:  # type: ignore[type-arg]
     """Answer an error of the framework (no such path, wrong method, bad body) in the same form."""
     if error.status_code >= 500:
         return on_bug(request, error)
     if error.status_code == 404:
-        return on_error(request, NotFound(f"no route {request.url.path[:200]}"))
+        return on_error(request, NotFound(_nowhere(request)))
     if error.status_code == 413:
         limit = request.app.state.gateway.settings.max_body_bytes
         return on_error(request, BodyTooLarge(f"the body is larger than {limit} bytes", max_body_bytes=limit))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
 from litestar import Request
+from msgspec.inspect import EnumType, ListType, LiteralType, StructType, Type, UnionType, type_info
 
 from samovar.errors import Forbidden, InvalidInput, RequestError, Unavailable, UnsupportedEncoding
 from samovar_gateway.auth import Principal
@@ -72,15 +74,37 @@ async def read_body(request: AnyRequest, type: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=type)
     except msgspec.ValidationError as error:
-        raise invalid(error) from error
+        raise invalid(error, type) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"the body is not JSON: {error}") from error
     except RecursionError as error:
         raise RequestError("the body is nested too deeply") from error
 
 
-def invalid(error: msgspec.ValidationError) -> InvalidInput:
-    """Return our error for msgspec's, with the JSON path apart from the sentence."""
+def invalid(error: msgspec.ValidationError, type: Any = Any) -> InvalidInput:
+    """Return our error for msgspec's, with the JSON path apart from the sentence, and the words that a field takes.
+
+    type: of what was read.
+    """
     text = str(error)
     found = _PATH.search(text)
-    return InvalidInput(text[: found.start()] if found else text, path=found["path"] if found else "$")
+    sentence, path = (text[: found.start()], found["path"]) if found else (text, "$")
+    if sentence.startswith("Invalid enum value") and (words := _words(type_info(type), path.split(".")[1:])):
+        sentence = f"{sentence}: it is one of {', '.join(map(str, words))}"
+    return InvalidInput(sentence, path=path)
+
+
+def _words(node: Type, fields: Sequence[str]) -> Sequence[object]:
+    """Return what the field at a path may be, if that is one of some words; [] if it is anything else."""
+    if isinstance(node, UnionType):
+        return next((words for one in node.types if (words := _words(one, fields))), [])
+    if isinstance(node, ListType):
+        return _words(node.item_type, fields)
+    if isinstance(node, LiteralType):
+        return node.values
+    if isinstance(node, EnumType):
+        return [member.value for member in node.cls]
+    if isinstance(node, StructType) and fields:
+        name = fields[0].partition("[")[0]
+        return next((_words(field.type, fields[1:]) for field in node.fields if field.encode_name == name), [])
+    return []

@@ -155,7 +155,8 @@ async def result_of(state: GatewayState, record: JobRecord, request_id: str) -> 
     headers = {"samovar-version": str(record.version)} if record.version else {}
     if record.is_result_stored:
         url = await state.jobs.result_url(record)
-        return Response(None, status_code=307, headers={"location": url, **headers})
+        headers["location"] = url
+        return Response(b"", status_code=307, headers=headers, media_type=record.result_type or "application/json")
     try:
         body = await state.jobs.result(record)
     except NotFound:

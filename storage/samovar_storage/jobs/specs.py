@@ -102,7 +102,7 @@ def _within(value: float | None, low: float, most: float, name: str, *, is_open:
         return
     is_high_enough = value > low if is_open else value >= low
     words = "above" if is_open else "at least"
-    _require(is_high_enough and value <= most, name, f"is {words} {low:g} and at most {most:g}")
+    _require(is_high_enough and value <= most, name, f"is {words} {low:g} and at most {most:.15g}")
 
 
 def _texts(texts: Sequence[str], most: int, name: str) -> None:
