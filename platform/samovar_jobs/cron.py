@@ -149,12 +149,21 @@ class Scheduler:
         return is_fired
 
     async def _wait_for_index(self) -> None:
-        """Return once a gateway has filled the index of functions: before that there may be no bucket to read."""
+        """Return once a gateway has filled the index of functions, and it is known here: before that there may be no
+        bucket to read."""
         while True:
             with translating("the functions"):
-                if await self._redis.exists(keys.REGISTRY_BUILT):
-                    return
+                is_built = await self._redis.exists(keys.REGISTRY_BUILT)
+            if is_built and self._knows_functions():
+                return
             await asyncio.sleep(UNBUILT_S)
+
+    def _knows_functions(self) -> bool:
+        try:
+            self._rules("")
+        except Unavailable:
+            return False
+        return True
 
     async def _owner(self, cron: CronJob) -> ApiKeyRecord | None:
         """Return the key whose job it is, None if it was revoked."""
