@@ -20,7 +20,7 @@ class Groups(Protocol):
     """What of the store is needed here, see `samovar_storage.jobs.redis_jobs.RedisJobs`."""
 
     async def group(self, group_id: str) -> GroupRecord: ...
-    async def group_results(self, group_id: str, offset: int, limit: int) -> list[bytes | None]: ...
+    async def group_results(self, group_id: str, offset: int, limit: int, max_bytes: int) -> list[bytes | None]: ...
 
 
 async def reduce_input(store: Groups, group_id: str, max_bytes: int) -> bytes:
@@ -33,7 +33,7 @@ async def reduce_input(store: Groups, group_id: str, max_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 2
     for offset in range(0, number, PAGE):
-        page = checked(await store.group_results(group_id, offset, PAGE), offset)
+        page = checked(await store.group_results(group_id, offset, PAGE, max(0, max_bytes - size)), offset)
         parts += page
         size += sum(map(len, page)) + len(page)
         if size > max_bytes:

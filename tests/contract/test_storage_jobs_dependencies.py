@@ -7,7 +7,7 @@ import time
 import pytest
 import redis.asyncio as redis_async
 
-from samovar.errors import Conflict, JobNotFound
+from samovar.errors import BadOutput, Conflict, JobNotFound
 from samovar_storage import keys
 from samovar_storage.jobs.redis_jobs import RedisJobs
 from support.new_jobs import AGAIN, FAILED, QUEUE, new_job, run_all
@@ -102,8 +102,10 @@ async def test_a_group_is_reduced_once_all_its_jobs_have_ended(jobs: RedisJobs) 
     assert await states(jobs, reduce.id) == ["deferred"]
     await run_all(jobs)
     assert await states(jobs, reduce.id) == ["queued"]
-    assert await jobs.group_results(GROUP, 1, 2) == [b'"yes"'] * 2
-    assert await jobs.group_results(GROUP, 3, 9) == [b'"yes"']
+    assert await jobs.group_results(GROUP, 1, 2, 10) == [b'"yes"'] * 2
+    assert await jobs.group_results(GROUP, 3, 9, 10) == [b'"yes"']
+    with pytest.raises(BadOutput):
+        await jobs.group_results(GROUP, 1, 2, 9)
 
 
 @pytest.mark.parametrize(("allow_failed", "state"), [(False, "failed"), (True, "queued")])
@@ -115,7 +117,7 @@ async def test_a_group_in_which_a_job_failed(jobs: RedisJobs, allow_failed: bool
     assert await states(jobs, reduce.id) == ["deferred"]
     await run_all(jobs, queue=QUEUE._replace(key_id="k2"))
     assert await states(jobs, reduce.id) == [state]
-    assert await jobs.group_results(GROUP, 0, 9) == [b'"yes"', None]
+    assert await jobs.group_results(GROUP, 0, 9, 99) == [b'"yes"', None]
 
 
 async def test_a_reducing_job_that_comes_last_runs_at_once(jobs: RedisJobs) -> None:

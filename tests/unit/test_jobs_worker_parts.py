@@ -158,7 +158,7 @@ class Group:
     async def group(self, group_id: str) -> GroupRecord:
         return GroupRecord(id=group_id, function="f", key_id="k", num_jobs=len(self._results), counts={})
 
-    async def group_results(self, group_id: str, offset: int, limit: int) -> list[bytes | None]:
+    async def group_results(self, group_id: str, offset: int, limit: int, max_bytes: int) -> list[bytes | None]:
         return [*self._results[offset : offset + limit]]
 
 

@@ -21,7 +21,7 @@ import redis.asyncio as redis_async
 from redis.commands.core import AsyncScript
 
 from samovar import problems
-from samovar.errors import Conflict, JobEnded, JobNotFound, NotFound, SamovarError, StoreUnavailable
+from samovar.errors import BadOutput, Conflict, JobEnded, JobNotFound, NotFound, SamovarError, StoreUnavailable
 from samovar.jobs import TERMINAL, JobState, Progress
 from samovar_storage import keys
 from samovar_storage.failures import translating
@@ -256,10 +256,16 @@ class RedisJobs:
         `reduce_of` comes with the last and runs once all others have ended. Raises: JobNotFound."""
         return await groups.group(self._redis, group_id)
 
-    async def group_results(self, group_id: str, offset: int, limit: int) -> list[bytes | None]:
-        """Return the results of up to `limit` jobs of a group, in the order of its inputs; None for what has none."""
+    async def group_results(self, group_id: str, offset: int, limit: int, max_bytes: int) -> list[bytes | None]:
+        """Return the results of up to `limit` jobs of a group, in the order of its inputs; None for what has none.
+
+        Raises: BadOutput, having read none that is large, if all together are more than `max_bytes`.
+        """
         records = await self.get_many(await groups.job_ids(self._redis, group_id, offset, limit))
         finished = [record if record and record.state == JobState.FINISHED else None for record in records]
+        num_bytes = sum(record.result_bytes for record in finished if record is not None)
+        if num_bytes > max_bytes:
+            raise BadOutput(f"the results of the group have at least {num_bytes} bytes, more than may be read at once")
         return [None if record is None else await self.result(record) for record in finished]
 
     async def position(self, record: JobRecord) -> int:
