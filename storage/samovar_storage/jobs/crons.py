@@ -151,7 +151,10 @@ class Crons:
             # one that was made since the listing is not gone
             if (await self._existing(name))[0] is None:
                 with translating("the cron jobs"):
-                    await self._redis.hdel(keys.CRONS, name)
+                    async with self._redis.pipeline(transaction=True) as pipe:
+                        pipe.hdel(keys.CRONS, name)
+                        pipe.delete(keys.cron(name))
+                        await pipe.execute()
         with translating("the cron jobs"):
             async with self._redis.pipeline(transaction=False) as pipe:
                 for name in stored:
