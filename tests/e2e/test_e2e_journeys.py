@@ -1,5 +1,6 @@
 """What people do with a platform, on all of its real processes."""
 
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import httpx_sse
 import psutil
 import pytest
 
@@ -82,6 +84,32 @@ def test_a_generator_streams_lines(caller: Caller) -> None:
     with caller.http.stream("POST", "/v1/functions/generator/invoke", content=b'{"n": 4}') as answer:
         assert answer.headers["content-type"].startswith("application/x-ndjson")
         assert [json.loads(line) for line in answer.iter_lines()] == [0, 1, 2, 3]
+
+
+def test_a_generator_and_what_it_says_come_as_events(caller: Caller) -> None:
+    caller.deploy("tells")
+    said = told(caller, "tells", {"n": 3})
+    assert [event.event for event in said if event.event != "progress"] == ["log", *["output"] * 3, "done"]
+    assert json.loads(said[0].data) == {"line": "the kettle is on"}
+    assert [json.loads(event.data) for event in said if event.event == "output"] == [{"i": i} for i in range(3)]
+    assert [event.id for event in said] == [str(number) for number in range(1, len(said) + 1)]
+    fractions = [json.loads(event.data)["fraction"] for event in said if event.event == "progress"]
+    assert fractions == sorted(fractions) and len(fractions) >= 2 and fractions[-1] == 1.0
+    assert json.loads(said[-1].data)["timing_ms"]["run"] > 300
+    failed = told(caller, "tells", {"n": 3, "fail_at": 1})
+    assert failed[-1].event == "error" and json.loads(failed[-1].data)["detail"].endswith("spilt")
+
+
+def told(caller: Caller, name: str, body: object) -> list[httpx_sse.ServerSentEvent]:
+    """Return the events of an invocation, as a client library of others reads them."""
+    events: list[httpx_sse.ServerSentEvent] = []
+    with (
+        httpx_sse.connect_sse(caller.http, "POST", f"/v1/functions/{name}/invoke", json=body) as source,
+        contextlib.suppress(httpx.RemoteProtocolError),  # after an error
+    ):
+        for event in source.iter_sse():
+            events.append(event)
+    return events
 
 
 def test_what_a_function_prints_can_be_followed(caller: Caller) -> None:

@@ -39,7 +39,9 @@ def test_of_much_progress_a_little_is_sent_and_always_the_last(zygote: Zygote) -
     assert isinstance(end, wire.Result) and 1 <= len(said) < 100
     assert said[-1] == wire.Progress(end.id, 1.0, "row 5000")
     assert [frame.fraction for frame in said] == sorted(frame.fraction for frame in said)
-    assert run(caller, {"deed": "reports", "num": 50}, None)[0] == [], "nobody listens to an invocation"
+    assert run(caller, {"deed": "reports", "num": 50}, None)[0] == [], "nobody listens to this invocation"
+    said, end = run(caller, {"deed": "reports", "num": 50}, None, hear=True)
+    assert said[-1] == wire.Progress(end.id, 1.0, "row 50"), "to this one its caller does"
 
 
 def test_log_lines_go_to_the_events_and_to_the_log_within_bounds(zygote: Zygote) -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from samovar.errors import QueueFull
 from samovar_dispatch.deadlines import TICK_S, DeadlineWheel
-from samovar_dispatch.waiting.queue import Backlog, CallQueue, retry_after_s
+from samovar_dispatch.waiting.queue import MAX_COUNTED, Backlog, CallQueue, retry_after_s
 
 
 @dataclass(eq=False)
@@ -90,6 +90,12 @@ class QueueModel(RuleBasedStateMachine):
         self.waiting.remove(item)
 
     @invariant()
+    def everybody_has_a_place(self) -> None:
+        order = sorted(self.waiting, key=lambda item: (item.priority, item.seq))
+        assert [self.queue.place(item) for item in order] == list(range(len(order)))
+        assert all(self.queue.place(item) is None for item in self.given)
+
+    @invariant()
     def all_wait_in_order(self) -> None:
         assert list(self.queue) == sorted(self.waiting, key=lambda item: (item.priority, item.seq))
         assert len(self.queue) == len(self.waiting)
@@ -98,6 +104,15 @@ class QueueModel(RuleBasedStateMachine):
 
 
 TestQueueModel = QueueModel.TestCase
+
+
+def test_places_far_behind_are_not_counted_out() -> None:
+    queue: CallQueue[Item] = CallQueue(2 * MAX_COUNTED)
+    items = [Item(seq, priority=seq % 2) for seq in range(2 * MAX_COUNTED)]
+    for item in items:
+        queue.push(item, 1.0)
+    assert queue.place(items[-1]) == MAX_COUNTED
+    assert queue.place(items[2 * 700]) == 700
 
 
 def test_high_goes_first_but_normal_is_not_starved() -> None:
