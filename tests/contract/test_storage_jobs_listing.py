@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from urllib.parse import quote
 
 import pytest
 
+from samovar.errors import InvalidInput
 from samovar.jobs import JobState
 from samovar_storage.jobs.listing import State
 from samovar_storage.jobs.records import NewJob, Settlement
@@ -126,3 +128,22 @@ async def test_a_list_is_without_results(jobs: RedisJobs) -> None:
     (record,) = (await jobs.list(["embed"], None, "k1", None, "", 5)).jobs
     assert (record.result, record.result_bytes) == (None, 5)
     assert await jobs.result(record) == b'"yes"'
+
+
+@pytest.mark.parametrize("state", [None, JobState.QUEUED, JobState.STARTED, JobState.FINISHED, "quarantined"])
+@pytest.mark.parametrize("cursor", ["zzz", "nan~" + "0" * 24, "inf~" + "0" * 24, "1~2", "sv:echo:k1~x", "1 ~", "-1"])
+async def test_a_made_up_cursor_is_refused(jobs: RedisJobs, state: JobState | None, cursor: str) -> None:
+    """Whoever was given the first page instead would go round for ever."""
+    with pytest.raises(InvalidInput) as caught:
+        await jobs.list(BOTH, state, None, None, cursor, 3)
+    assert caught.value.extra["path"] == "cursor"
+
+
+@pytest.mark.parametrize("state", [None, JobState.QUEUED, JobState.FINISHED])
+async def test_a_cursor_stands_in_a_url_as_it_is(jobs: RedisJobs, state: JobState | None) -> None:
+    await jobs.submit([new_job() for _ in range(8)])
+    await jobs.beat("w")
+    for job in await jobs.take(QUEUE, "w", 4):
+        assert await jobs.settle("w", job, FINISHED)
+    cursor = (await jobs.list(BOTH, state, None, None, "", 3)).cursor
+    assert cursor and quote(cursor, safe=":~") == cursor

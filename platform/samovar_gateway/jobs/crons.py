@@ -19,7 +19,7 @@ from samovar.values import NAME_PATTERN, Struct
 from samovar_gateway.admin.requests import AnyRequest, gateway, path_parameter, read_body
 from samovar_gateway.auth import Principal
 from samovar_gateway.jobs.access import callable_function, caller, low_only, may_see
-from samovar_gateway.jobs.submit import accepted, accepted_view, admit, due_at_s, ms_of
+from samovar_gateway.jobs.submit import WebhookBody, accepted, accepted_view, admit, due_at_s, ms_of
 from samovar_gateway.state import GatewayState
 from samovar_storage.jobs.crons import Crons, CronState, job_spec
 from samovar_storage.jobs.layout import new_job_id
@@ -29,6 +29,12 @@ NUM_UPCOMING = 3
 MAX_INPUT_BYTES = 256 * 1024
 
 
+class CronOptions(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As `samovar.jobs.JobOptions`."""
+
+    webhook: WebhookBody | str | None = None
+
+
 class CronBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """As `samovar.jobs.CronJob`, without what the platform notes."""
 
@@ -36,7 +42,7 @@ class CronBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schedule: str
     tz: str = "UTC"
     input: Any = None
-    options: JobOptions = JobOptions()
+    options: CronOptions = CronOptions()
     missed: Literal["skip", "last", "all"] = "last"
     overlap: Literal["skip", "queue", "cancel"] = "skip"
     enabled: bool = True

@@ -224,7 +224,11 @@ def job_spec(
     """
     if cron.options.depends_on:
         raise InvalidInput("each run of a cron job would wait for the same job", path="$.options.depends_on")
-    spec = spec_of(cron.options, rules, cron.function, cron.key_id, now_s, low_only=low_only, allowed=allowed)
+    try:
+        spec = spec_of(cron.options, rules, cron.function, cron.key_id, now_s, low_only=low_only, allowed=allowed)
+    except InvalidInput as error:
+        error.extra["path"] = f"$.options{str(error.extra['path']).removeprefix('$')}"
+        raise
     return msgspec.structs.replace(spec, cron=cron.name)
 
 

@@ -7,12 +7,14 @@
     quarantined    sv:jobs:dead:{owner}, likewise
     a group        its list                                       in the order of its inputs
 
-A cursor names the last job of a page by what the order goes by, so pages hold while jobs come and go.
+A cursor names the last job of a page by what the order goes by, so pages hold while jobs come and go. It may stand in
+a URL as it is.
 This module does not know who may see which job.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
@@ -22,12 +24,23 @@ from samovar.errors import InvalidInput
 from samovar.jobs import JobState
 from samovar_storage import keys
 from samovar_storage.failures import translating
-from samovar_storage.jobs.layout import LOW, QUEUES, QueueName, job_key, parse_queue_keys, queue_key, registry_key
+from samovar_storage.jobs.layout import (
+    LOW,
+    QUEUES,
+    QueueName,
+    job_key,
+    parse_queue,
+    parse_queue_keys,
+    queue_key,
+    registry_key,
+)
 from samovar_storage.jobs.records import JobRecord, Page
+from samovar_storage.jobs.specs import is_job_id
 
 State = JobState | Literal["quarantined"]
 Fetch = Callable[[Sequence[str]], Awaitable[list[JobRecord | None]]]
 Ids = tuple[list[str], str]  # of a page, and the cursor of the next
+_AND = "~"  # between the two parts of a cursor
 
 
 async def queues(redis: redis_async.Redis, functions: Sequence[str], key_id: str | None) -> list[QueueName]:
@@ -76,7 +89,9 @@ class Listing:
         return await self._by_score([registry_key(state, queue) for queue in chosen], cursor, limit)
 
     async def _by_id(self, names: Sequence[str], cursor: str, limit: int) -> Ids:
-        """Return the highest ids of sorted sets whose scores are all the same."""
+        """Return the highest ids of sorted sets whose scores are all the same; the cursor is an id."""
+        if cursor and not is_job_id(cursor):
+            raise _made_up()
         async with self._redis.pipeline(transaction=False) as pipeline:
             for name in names:
                 pipeline.zrange(name, f"({cursor}" if cursor else "+", "-", desc=True, bylex=True, offset=0, num=limit)
@@ -85,12 +100,15 @@ class Listing:
         return found[:limit], found[limit - 1] if len(found) >= limit else ""
 
     async def _by_score(self, names: Sequence[str], cursor: str, limit: int) -> Ids:
-        """Return the ids with the highest scores, and of those with the same the highest."""
-        score, _, last = cursor.partition(" ")
-        before = (_float(score), last) if cursor else (float("inf"), "~")
+        """Return the ids with the highest scores, and of those with the same the highest; the cursor is a score and an
+        id."""
+        score, _, last = cursor.partition(_AND)
+        if cursor and not is_job_id(last):
+            raise _made_up()
+        before = (_float(score), last) if cursor else (math.inf, "~")
         found = [entry for name in names for entry in await self._below(name, before, limit)]
         found = sorted(found, reverse=True)[:limit]
-        after = f"{found[-1][0]!r} {found[-1][1]}" if len(found) == limit else ""
+        after = f"{found[-1][0]!r}{_AND}{found[-1][1]}" if len(found) == limit else ""
         return [job_id for _, job_id in found], after
 
     async def _below(self, name: str, before: tuple[float, str], limit: int) -> list[tuple[float, str]]:
@@ -108,16 +126,18 @@ class Listing:
 
     async def _queued(self, chosen: list[QueueName], cursor: str, limit: int) -> Ids:
         """Return ids that wait, from the end of each queue; the cursor is a queue and a number in it."""
-        name, _, number = cursor.partition(" ")
+        name, _, number = cursor.partition(_AND)
+        if cursor and parse_queue(name) is None:
+            raise _made_up()
+        last = int(_float(number)) if cursor else None
         found: list[str] = []
         for queue in chosen:
             if str(queue) < name:
                 continue
-            before = int(_float(number)) if str(queue) == name and number else None
-            rows = await self._from_tail(queue, before, limit - len(found))
+            rows = await self._from_tail(queue, last if str(queue) == name else None, limit - len(found))
             found += [job_id for _, job_id in rows]
             if len(found) >= limit:
-                return found, f"{queue} {rows[-1][0]}"
+                return found, f"{queue}{_AND}{rows[-1][0]}"
         return found, ""
 
     async def _from_tail(self, queue: QueueName, before: int | None, limit: int) -> list[tuple[int, str]]:
@@ -155,12 +175,19 @@ def _owners(chosen: Sequence[QueueName]) -> list[str]:
 
 def _float(text: str) -> float:
     try:
-        return float(text)
+        number = float(text)
     except ValueError as error:
-        raise InvalidInput("the cursor is none that a page ended with", path="cursor") from error
+        raise _made_up() from error
+    if not math.isfinite(number):
+        raise _made_up()
+    return number
 
 
 def _number(text: str) -> int:
     if text and not (text.isascii() and text.isdecimal()):
-        raise InvalidInput("the cursor is none that a page ended with", path="cursor")
+        raise _made_up()
     return int(text or 0)
+
+
+def _made_up() -> InvalidInput:
+    return InvalidInput("the cursor is none that a page ended with", path="cursor")
