@@ -14,7 +14,7 @@ import redis.asyncio as redis_async
 from samovar.errors import InvalidInput, JobEnded, JobNotFound, NotFound, NotUnique, StoreUnavailable
 from samovar.jobs import MAX_INLINE_BYTES, JobState, Progress, Webhook
 from samovar_storage import keys
-from samovar_storage.jobs import redis_jobs, scripts
+from samovar_storage.jobs import inputs, scripts
 from samovar_storage.jobs.layout import job_key
 from samovar_storage.jobs.records import Backlog, JobSpec, Settlement
 from samovar_storage.jobs.redis_jobs import RedisJobs
@@ -166,7 +166,7 @@ async def test_a_job_whose_input_cannot_be_had_is_given_back_although_redis_goes
     jobs: RedisJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else nobody would ever settle it: its worker beats, and does not know that it holds it."""
-    monkeypatch.setattr(redis_jobs, "RETRY_S", 0.01)
+    monkeypatch.setattr(inputs, "RETRY_S", 0.01)
     new = new_job(body=LARGE)
     await jobs.submit([new])
     await jobs.beat("w")

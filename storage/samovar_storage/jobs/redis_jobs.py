@@ -20,14 +20,15 @@ import msgspec
 import redis.asyncio as redis_async
 from redis.commands.core import AsyncScript
 
-from samovar import problems
-from samovar.errors import BadOutput, Conflict, JobEnded, JobNotFound, NotFound, SamovarError, StoreUnavailable
+from samovar.errors import BadOutput, Conflict, JobEnded, JobNotFound, NotFound
 from samovar.jobs import TERMINAL, JobState, Progress
 from samovar_storage import keys
 from samovar_storage.failures import translating
 from samovar_storage.jobs import codec, groups, scripts, submission
+from samovar_storage.jobs.accepting import Accepting
 from samovar_storage.jobs.barrier import Barrier
 from samovar_storage.jobs.batcher import Batcher
+from samovar_storage.jobs.inputs import Inputs
 from samovar_storage.jobs.layout import QueueName, job_key, new_job_id, parse_queue
 from samovar_storage.jobs.listing import Listing, State
 from samovar_storage.jobs.payloads import Payloads, input_object, is_large, result_object
@@ -41,9 +42,6 @@ log = logging.getLogger(__name__)
 
 MAX_SETTLED_TOGETHER = 64
 MAX_CANCELLED_TOGETHER = 200
-PACKED_IN_A_ROW = 100
-RETRY_INPUT_S = 2.0
-RETRY_S = 0.5
 MAX_ENDED_BYTES = 256 * 1024 * 1024
 
 Durability = Literal["aof", "fsync"]
@@ -63,6 +61,8 @@ class RedisJobs:
         self._settling: Batcher[submission.Packed, int] = Batcher(self._settle_together, MAX_SETTLED_TOGETHER)
         self._listing = Listing(redis, self._without_results)
         self._retention = Retention(redis, self._payloads, self._run, max_ended_bytes)
+        self._accepting = Accepting(self._run, self._payloads, self._cancel, self._retention.forget, self._is_known)
+        self._inputs = Inputs(self._payloads, self.settle)
         self._takes = Takes()
         self._registered: set[str] = set()
         self._scripts: dict[str, AsyncScript] = {}
@@ -79,17 +79,7 @@ class RedisJobs:
         not without `all_or_none`, for who will submit the same again.
         Raises: StoreFull; NotUnique; JobNotFound for an unknown dependency.
         """
-        for job in jobs:
-            if is_large(job.input):
-                await self._payloads.put(job.id, input_object(job.id), job.input)
-        new: list[str] = []
-        try:
-            for step in submission.steps(await _packed(jobs)):
-                new += submission.accepted(await self._run(scripts.SUBMIT, submission.flat(step)))
-        except SamovarError:
-            if all_or_none:
-                await self._withdraw(jobs, set(new))
-            raise
+        await self._accepting.accept(jobs, all_or_none)
         await self.barrier.passed(durability)
         return [job.id for job in jobs]
 
@@ -172,7 +162,7 @@ class RedisJobs:
             news = [job for job in reply if self._takes.is_news(worker, job[0].decode(), job[2])]
             taken = [_taken(queue, job_id.decode(), *rest) for job_id, *rest in news]
             self._takes.given(worker, taken)
-        with_input = await asyncio.gather(*(self._with_input(worker, job) for job in taken))
+        with_input = await asyncio.gather(*(self._inputs.of(worker, job) for job in taken))
         return [job for job in with_input if job is not None]
 
     async def settle(self, worker: str, taken: Taken, settlement: Settlement) -> bool:
@@ -317,20 +307,7 @@ class RedisJobs:
 
     # ---------------------------------------------------------------------------------------------------------------
 
-    async def _withdraw(self, jobs: Sequence[NewJob], accepted: set[str]) -> None:
-        """None of these jobs is accepted, but for those that a worker has taken already; those it is asked to stop."""
-        by_queue: dict[str, list[str]] = {}
-        for job in jobs:
-            if job.id in accepted:
-                by_queue.setdefault(str(codec.queue_of(job.spec)), []).append(job.id)
-            elif is_large(job.input) and not await self._exists(job.id):
-                await self._payloads.delete(input_object(job.id))
-        for queue, ids in by_queue.items():
-            for i in range(0, len(ids), MAX_CANCELLED_TOGETHER):
-                await self._cancel(ids[i : i + MAX_CANCELLED_TOGETHER])
-                await self._retention.forget(queue, ids[i : i + MAX_CANCELLED_TOGETHER])
-
-    async def _exists(self, job_id: str) -> bool:
+    async def _is_known(self, job_id: str) -> bool:
         with translating("the jobs"):
             return bool(await self._redis.exists(job_key(job_id)))
 
@@ -350,31 +327,6 @@ class RedisJobs:
     async def _settle_together(self, settlements: list[list[bytes]]) -> list[int]:
         kept: list[int] = await self._run(scripts.SETTLE, submission.flat(settlements))
         return kept
-
-    async def _with_input(self, worker: str, taken: Taken) -> Taken | None:
-        """Return a job with its input; None if that cannot be had now, and the job was given back, or never."""
-        if not taken.is_input_stored:
-            return taken
-        left = Settlement(state=JobState.FAILED, failures=taken.failures, crashes=taken.crashes)
-        try:
-            return msgspec.structs.replace(taken, input=await self._payloads.get(input_object(taken.id)))
-        except NotFound as error:
-            left = msgspec.structs.replace(left, error=problems.standard(error))
-        except SamovarError:
-            due_at_s = time.time() + RETRY_INPUT_S
-            left = msgspec.structs.replace(left, state=JobState.SCHEDULED, due_at_s=due_at_s, counts_attempt=False)
-        await self._surely_settle(worker, taken, left)
-        return None
-
-    async def _surely_settle(self, worker: str, taken: Taken, left: Settlement) -> None:
-        """Nobody else knows that the worker holds this job: while Redis is away, it is asked again."""
-        while True:
-            try:
-                await self.settle(worker, taken, left)
-                return
-            except StoreUnavailable as error:
-                log.warning("job %s is not given back yet: %s", taken.id, error.detail)
-            await asyncio.sleep(RETRY_S)
 
     async def _without_results(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
         return await self._records(job_ids, codec.RECORD_FIELDS)
@@ -430,13 +382,3 @@ def _taken(queue: QueueName, job_id: str, flat: list[bytes], token: int, attempt
         crashes=int(fields.get("sv_crashes", 0)),
         is_input_stored=codec.INPUT_STORED in fields.get("sv_stored", b"").decode(),
     )
-
-
-async def _packed(jobs: Sequence[NewJob]) -> list[submission.Packed]:
-    """Return the jobs as `submit` takes them. Ten thousand take 150 ms: others have their turn in between."""
-    packed: list[submission.Packed] = []
-    for job in jobs:
-        packed.append(codec.packed(job, is_large(job.input)))
-        if len(packed) % PACKED_IN_A_ROW == 0:
-            await asyncio.sleep(0)
-    return packed

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
 
 from samovar_storage.jobs.layout import QueueName
 from samovar_storage.jobs.records import Taken
@@ -22,14 +23,15 @@ class Takes:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._unanswered: dict[tuple[str, QueueName], int] = {}
-        self._locks: dict[tuple[str, QueueName], asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[tuple[str, QueueName], asyncio.Lock] = WeakValueDictionary()
         self._held: set[tuple[str, str, int]] = set()
 
     @asynccontextmanager
     async def number(self, worker: str, queue: QueueName) -> AsyncIterator[int]:
         """Give the number for a take; one take from a queue at a time. A body that raises leaves it unanswered."""
         key = (worker, queue)
-        async with self._locks.setdefault(key, asyncio.Lock()):
+        lock = self._locks.setdefault(key, asyncio.Lock())  # as long as somebody has it, or waits for it
+        async with lock:
             number = self._unanswered.setdefault(key, next(self._numbers))
             yield number
             self._unanswered.pop(key, None)
@@ -50,4 +52,3 @@ class Takes:
         """The worker holds nothing any more."""
         self._held = {held for held in self._held if held[0] != worker}
         self._unanswered = {key: number for key, number in self._unanswered.items() if key[0] != worker}
-        self._locks = {key: lock for key, lock in self._locks.items() if key[0] != worker}
