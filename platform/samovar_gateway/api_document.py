@@ -233,7 +233,7 @@ def _invoke() -> dict[str, Any]:
         "parameters": [*_path_parameters("/{name}"), *_header_parameters("invoke")],
         "requestBody": {"required": True, "content": {"application/json": {"schema": {}}}},
         "responses": {
-            "200": {"description": "The function's answer", "content": _ANYTHING},
+            "200": {"description": "The function's answer", "content": {**_ANYTHING, "text/event-stream": {}}},
             "202": {"description": "A job, as was preferred", "content": {"application/json": {"schema": {}}}},
             **_problems(_ANY_ROUTE | _WITH_KEY | _INVOKE),
         },

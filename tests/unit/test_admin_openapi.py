@@ -86,5 +86,5 @@ def test_a_name_that_means_two_things_keeps_both() -> None:
 def test_a_generator_answers_lines() -> None:
     found = document(manifest(int, {"type": "integer"}, handler="generator", example=3), "http://h:1")
     operation = found["paths"]["/v1/functions/my-fn/invoke"]["post"]
-    assert list(operation["responses"]["200"]["content"]) == ["application/x-ndjson"]
+    assert list(operation["responses"]["200"]["content"]) == ["application/x-ndjson", "text/event-stream"]
     assert operation["requestBody"]["content"]["application/json"]["example"] == 3

@@ -70,7 +70,10 @@ def _operation(manifest: Manifest, request: dict[str, Any], answer: dict[str, An
         "parameters": [_header("Samovar-Timeout-Ms", "integer"), _header("X-Request-Id", "string")],
         "requestBody": {"required": True, "content": {"application/json": body}},
         "responses": {
-            "200": {"description": "The function's answer", "content": {media_type: {"schema": answer}}},
+            "200": {
+                "description": "The function's answer; by server-sent events for those whose Accept prefers them",
+                "content": {media_type: {"schema": answer}, "text/event-stream": {}},
+            },
             **{status: _problem(description) for status, description in _PROBLEMS.items()},
         },
     }
