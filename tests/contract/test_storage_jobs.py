@@ -257,6 +257,25 @@ async def test_scheduled_jobs_are_queued_when_they_are_due(jobs: RedisJobs) -> N
     assert await jobs.promote_due() == 0
 
 
+async def test_many_jobs_past_their_deadline_fail_in_short_steps_and_who_takes_hears_that_there_are_more(
+    jobs: RedisJobs, aredis: redis_async.Redis
+) -> None:
+    late, good = [new_job(deadline_at_s=time.time() - 1) for _ in range(2000)], new_job()
+    await jobs.submit([*late, good])
+    await jobs.beat("w")
+    async with aredis.pubsub(ignore_subscribe_messages=True) as news:
+        await news.subscribe(keys.CHANNEL_JOBS)
+        await news.get_message(timeout=5)
+        assert await jobs.take(QUEUE, "w", 9) == []
+        told: Any = await news.get_message(timeout=5)
+        assert told["data"] == str(QUEUE).encode()
+    num_takes = 1
+    while not (taken := await jobs.take(QUEUE, "w", 9)):
+        num_takes += 1
+    assert [job.id for job in taken] == [good.id]
+    assert num_takes > 1 and (await jobs.counts())["failed"] == 2000
+
+
 async def test_caps_hold_over_all_workers(jobs: RedisJobs) -> None:
     other = QUEUE._replace(key_id="k2")
     await jobs.submit([new_job(key_id=key_id) for key_id in ("k1", "k2") for _ in range(5)])

@@ -54,16 +54,14 @@ local function start(job)
   return token, attempt
 end
 
-local MAX_EXPIRED = 1000 -- that one take fails on its way
-local taken, num_expired = {}, 0
-while #taken < most and num_expired < MAX_EXPIRED do
+local taken = {}
+while #taken < most and not is_over() do
   local ids = call('LPOP', list, most - #taken)
   if not ids then break end
   for _, id in ipairs(ids) do
     local job, flat = fields_of(id)
     if job and job.status == 'queued' then
       if job.sv_deadline and tonumber(job.sv_deadline) <= now then
-        num_expired = num_expired + 1
         fail(job, problem('deadline_exceeded', 504, 'Gateway Timeout', 'its deadline passed while it waited',
           {phase = 'queue'}))
       else
@@ -74,6 +72,10 @@ while #taken < most and num_expired < MAX_EXPIRED do
   end
 end
 count_running(queue, #taken)
-if call('EXISTS', list) == 0 then call('SREM', 'sv:jobs:waiting', queue) end
+if call('EXISTS', list) == 0 then
+  call('SREM', 'sv:jobs:waiting', queue)
+elseif #taken < most then
+  call('PUBLISH', 'sv:ch:jobs', queue) -- many had expired: there is more
+end
 conclude()
 return taken
