@@ -171,7 +171,7 @@ def not_done(view: JobView, waited_s: float) -> JobNotDone:
     why = f" ({WAIT_WORDS.get(view.wait_reason, view.wait_reason)})" if view.wait_reason else ""
     phase = "run" if view.state is JobState.STARTED else "queue"
     return JobNotDone(
-        f"job {view.id} is still {view.state}{why} after {waited_s:g} s; it goes on, ask for it again",
+        f"job {view.id} is still {view.state}{why} after {waited_s:.3g} s; it goes on, ask for it again",
         phase=phase,
         job=view.id,
         state=str(view.state),
@@ -182,7 +182,7 @@ def not_done(view: JobView, waited_s: float) -> JobNotDone:
 def group_not_done(view: GroupView, waited_s: float) -> JobNotDone:
     """Return the error of a wait that ended before every job of a group did."""
     counts = ", ".join(f"{count} {state}" for state, count in view.counts.items() if count)
-    detail = f"group {view.id} is not done after {waited_s:g} s ({counts or 'nothing has started'}); it goes on"
+    detail = f"group {view.id} is not done after {waited_s:.3g} s ({counts or 'nothing has started'}); it goes on"
     return JobNotDone(detail, phase="run" if num_done(view) else "queue", group=view.id, counts=view.counts)
 
 

@@ -196,6 +196,7 @@ def test_near_names_are_told(run: Run) -> None:
         ("submit", "embed", "--json", "1", "--json", "2"),
         ("submit", "embed", "--output", "x"),
         ("submit", "embed", "--json", "{}", "--file", "inputs.jsonl"),
+        ("submit", "embed", "--file", "/dev/null"),
         ("submit", "embed", "--tag", "monday"),
         ("cancel",),
         ("cancel", "a", "--group", "b"),

@@ -38,7 +38,13 @@ def test_every_line_is_in_one_batch_in_order(
 
 @pytest.mark.parametrize(
     ("content", "detail"),
-    [(b"", "has no line"), (b" \n\n", "has no line"), (b'{"a": 1}\n{"a":\n', "not JSON"), (b"{}\n\xff\n", "not JSON")],
+    [
+        (b"", "has no line"),
+        (b" \n\n", "has no line"),
+        (b'{"a": 1}\n{"a":\n', "not JSON"),
+        (b"{}\n\xff\n", "not JSON"),
+        (b"\n\xef\xbb\xbf{}\n", "byte order mark"),
+    ],
 )
 def test_a_file_that_is_no_list_of_inputs_is_refused_before_anything_is_sent(
     tmp_path: Path, content: bytes, detail: str
@@ -99,6 +105,12 @@ def test_a_note_that_was_cut_off_was_never_made(tmp_path: Path, cut: int) -> Non
     last = open_ledger(state, head)
     assert last.sent[1].group == "c"
     last.close()
+
+
+def test_a_ledger_that_cannot_be_written_is_no_bug_of_ours(tmp_path: Path) -> None:
+    inputs, _ = begun(tmp_path, 1)
+    with pytest.raises(InvalidInput, match="cannot write"):
+        open_ledger(tmp_path / "nowhere" / "out.state", new_head("embed", inputs, 2, {}, None))
 
 
 def test_a_head_that_was_cut_off_begins_anew(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ class Wishes:
 
 def run(session: Session, function: str, file: Path, terms: dict[str, Any], wishes: Wishes) -> int:
     """Submit what is not yet, and unless told otherwise wait for all; return the exit code."""
+    if file.exists() and not file.is_file():
+        raise click.UsageError(f"{file} is no regular file: it is read more than once, and again by a run that goes on")
     output = wishes.output or file.with_name(f"{file.stem}.results.jsonl")
     state = output.with_name(f"{output.name}.state")
     if wishes.restart:

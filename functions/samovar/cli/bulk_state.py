@@ -11,6 +11,7 @@ This module does not know the gateway.
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import hashlib
 import os
@@ -141,13 +142,16 @@ class Ledger:
 def open_ledger(path: Path, head: Head) -> Ledger:
     """Return the ledger at `path`, begun as `head` says if there is none.
 
-    Raises: InvalidInput if the one that is there is about another file, function or options, or is damaged; Conflict
-    while another run has it.
+    Raises: InvalidInput if the one that is there is about another file, function or options, or is damaged, or if none
+    can be written; Conflict while another run has it.
     """
     entries = list(_entries(path))
     if not entries:
-        with path.open("wb") as file:
-            _append(file, head)
+        try:
+            with path.open("wb") as file:
+                _append(file, head)
+        except OSError as error:
+            raise InvalidInput(f"cannot write {path}: {error.strerror}") from error
         return Ledger(path, head, {}, "")
     before = _as(path, entries[0], Head)
     if msgspec.structs.replace(before, run=head.run, batch_size=head.batch_size) != head:
@@ -196,6 +200,8 @@ def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _check(path: Path, number: int, text: bytes) -> None:
+    if text.startswith(codecs.BOM_UTF8):
+        raise InvalidInput("begins with a byte order mark: save it as UTF-8 without one", file=str(path), line=number)
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -71,6 +71,8 @@ async def read_body(request: AnyRequest, type: type[T]) -> T:
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise UnsupportedEncoding("send the body as it is: compressed bodies are not taken")
     data = await request.body()
+    if not data:
+        raise RequestError("the body is empty: it is to be JSON")
     try:
         return msgspec.json.decode(data, type=type)
     except msgspec.ValidationError as error:
