@@ -274,14 +274,12 @@ class Bulk:
             self._cancel()
 
     def _cancel(self) -> None:
-        num_groups = 0
         for sent in self._ledger.sent.values():
             try:
                 self._client.group(sent.group).cancel()
-                num_groups += 1
             except SamovarError as error:
                 self._session.note(f"group {sent.group}: {error.detail}")
-        self._session.note(f"what had not ended of {num_groups:,} requests is cancelled")
+        self._session.note("what had not ended is cancelled")
 
 
 def _outcome(line: int, job: Job) -> Outcome:
