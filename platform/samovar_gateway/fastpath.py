@@ -22,7 +22,7 @@ from samovar_dispatch.call import Call, Outcome
 from samovar_gateway import problems
 from samovar_gateway.admission import Admission, answer_headers
 from samovar_gateway.bounds import BoundedProtocol
-from samovar_gateway.events.accept import ACCEPT, MENTION
+from samovar_gateway.events.accept import ACCEPT, ANYTHING, MENTION
 from samovar_gateway.jobs.prefer import PREFER
 from samovar_gateway.jobs.sameness import HEADER as IDEMPOTENCY_KEY
 
@@ -167,7 +167,9 @@ class InvokeProtocol(BoundedProtocol):
         if not is_plain or len(body) > self.admission.max_body_bytes or self.parser.get_http_version() != "1.1":
             return False
         header = dict(self.headers)
-        if PREFER in header or IDEMPOTENCY_KEY in header or MENTION in header.get(ACCEPT, b"").lower():
+        if PREFER in header or IDEMPOTENCY_KEY in header:
+            return False
+        if (accept := header.get(ACCEPT, ANYTHING)) != ANYTHING and MENTION in accept.lower():
             return False
         request_id = self.admission.request_id(header)
         keep_alive = self.parser.should_keep_alive() and not self.server_state.is_leaving

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 ACCEPT = b"accept"
+ANYTHING = b"*/*"  # what most clients send
 EVENT_STREAM = "text/event-stream"
 MENTION = EVENT_STREAM.encode()  # a header without it, in lower case, does not ask for events
 
