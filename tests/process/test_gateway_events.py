@@ -15,6 +15,7 @@ import httpx
 import pytest
 import redis as redis_sync
 
+from samovar.policies import Cache, Fallback
 from samovar.spec import Limits
 from samovar.wire import STREAM_WINDOW
 from samovar_storage.objects import ObjectStore
@@ -117,6 +118,29 @@ def test_a_function_with_one_value_tells_one_output(gateway: Gateway) -> None:
     events = parsed(answer.text)
     assert events[0] == (1, "output", {"sum": 3}) and events[1][1] == "done" and len(events) == 2
     assert gateway.invoke("value", {"x": [1, 2]}, accept="application/json, text/event-stream;q=0.1").json()["sum"] == 3
+
+
+def test_what_stands_in_for_an_answer_is_told_as_one(gateway: Gateway) -> None:
+    gateway.start_instance(gateway.deploy("kept", cache=Cache(ttl_s=30.0)).ref)
+    receipts = []
+    for _ in range(2):
+        events = parsed(gateway.invoke("kept", {"x": [1, 2]}, **EVENTS).text)
+        assert [(kind, data) for _, kind, data in events[:-1]] == [("output", {"sum": 3})]
+        receipts.append(events[-1][2])
+    assert [set(receipt) for receipt in receipts] == [
+        {"num_outputs", "timing_ms", "headers"},
+        {"num_outputs", "headers"},
+    ]
+    assert "hit" in receipts[1]["headers"]["cache-status"] and receipts[1]["headers"]["samovar-version"] == "1"
+    fallback = Fallback(value={"sum": 0})
+    gateway.start_instance(gateway.deploy("stood-in-for", fallback=fallback).ref)
+    events = parsed(gateway.invoke("stood-in-for", {"fail": "x"}, **EVENTS).text)
+    assert events[0][1:] == ("output", {"sum": 0}) and events[1][2]["headers"]["samovar-fallback"] == "value"
+
+
+def test_a_job_and_a_repeatable_answer_are_no_streams(gateway: Gateway) -> None:
+    gateway.start_instance(gateway.deploy("deferred").ref)
+    assert gateway.invoke("deferred", {"x": [1]}, prefer="respond-async", **EVENTS).status_code == 202
 
 
 def test_what_the_handler_says_comes_in_its_place(gateway: Gateway) -> None:
