@@ -128,8 +128,10 @@ class Reports:
             return
         if kind is Kind.LINE:
             call.connection.send(wire.LogLine(call.id, payload))
+        elif (delay_s := context.due_s - time.monotonic()) > 0.0:
+            self._loop.call_later(delay_s, self._send, call, context)
         else:
-            self._loop.call_later(max(0.0, context.due_s - time.monotonic()), self._send, call, context)
+            self._send(call, context)  # in front of what was sent after it
 
     def end(self, call: Call, context: CallContext) -> None:
         """The call ends now: what is still to be said goes in front of its last frame."""
