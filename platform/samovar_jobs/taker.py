@@ -167,7 +167,7 @@ class Taker:
         version = version_for(entry, queue, now_s)
         room = min(room_for(self._attempts.held[queue.function], free), num_wanted(version))
         if version.breaker.state:
-            room = min(room, 1 if version.breaker.wait_s(now_s) <= 0 else 0)
+            room = min(room, version.breaker.num_probes(now_s))
         if room <= 0:
             self._rota.park(queue.function, now_s + LOOK_S)
             return None
@@ -239,8 +239,11 @@ class Taker:
 
     def refused(self, turn: Turn, back: GiveBack) -> None:
         """A job of this turn did not run: its queue, or its function, is left alone for a while."""
-        pause = self.pauses.refused(turn.queue, back, time.monotonic(), random.random())  # noqa: S311  no secret
-        log.info("jobs of %s wait: %s", turn.queue if back.is_of_key else turn.queue.function, pause.reason)
+        now_s = time.monotonic()
+        is_paused = self.pauses.of(turn.queue, now_s) is not None
+        pause = self.pauses.refused(turn.queue, back, now_s, random.random())  # noqa: S311  no secret
+        level = logging.DEBUG if is_paused or pause.num_refusals > 1 else logging.INFO  # the first in a row says it
+        log.log(level, "jobs of %s wait: %s", turn.queue if back.is_of_key else turn.queue.function, pause.reason)
 
     def slot_freed(self, turn: Turn) -> None:
         """A job of this turn has its outcome."""

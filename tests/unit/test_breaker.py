@@ -240,3 +240,17 @@ def test_a_window_counts_what_a_list_would(calls: list[tuple[int, float]], max_c
         assert window.num == len(kept)
         assert window.num_failed == sum(f & FAILED for f, _ in kept)
         assert window.num_slow == sum(f >> 1 for f, _ in kept)
+
+
+def test_it_says_how_many_probes_it_would_let_through() -> None:
+    """A job worker sends none that would be refused, and so closes a breaker that only its jobs ask."""
+    one = opened(chance=0.0)
+    assert [one.num_probes(now_s) for now_s in (0.0, 1.9, 2.0)] == [0, 0, 1]
+    first = one.admit(2.0)
+    assert one.num_probes(2.0) == 0
+    one.give_back(first)
+    assert one.num_probes(2.0) == 1
+    one.record(0, one.admit(2.0), 2.1)
+    assert one.num_probes(2.1) == 1, "the second of two"
+    one.record(0, one.admit(2.1), 2.2)
+    assert one.state is State.CLOSED

@@ -146,6 +146,10 @@ class Breaker:
         if self.state is State.HALF_OPEN and probe == self._round:
             self._probes_left += 1
 
+    def num_probes(self, now_s: float) -> int:
+        """Return how many calls `admit` would let through now as probes. Only asked unless CLOSED."""
+        return int(now_s >= self.until_s) if self.state is State.OPEN else self._probes_left
+
     def wait_s(self, now_s: float) -> float:
         """Return how long a refused caller should wait for the next probe, seconds, >= 0."""
         return max(0.0, self.until_s - now_s) if self.state is State.OPEN else HALF_OPEN_WAIT_S
