@@ -51,6 +51,12 @@ def test_a_killed_instance_is_gone_at_once_and_replaced_while_there_is_demand(po
     lost(pool, "killed", f"{first.instance_id}: the instance was killed by signal 9 while serving")
 
 
+def has_template(pool: Pool, ref: str) -> bool:
+    """Return whether a template of `ref` is up."""
+    status = pool.status(ref)
+    return status is not None and status.templates == 1
+
+
 def lost(pool: Pool, name: str, how: str) -> None:
     """Return once the function's decisions say how an instance was lost."""
     pool.until(lambda: any(d.action == "lost" and how in d.rule for d in pool.decisions(name)), 5, how)
@@ -71,6 +77,7 @@ def test_a_call_that_overruns_gets_its_process_killed_and_replaced(pool: Pool) -
 def test_the_next_manager_adopts_everything(pool: Pool) -> None:
     ref = pool.deploy("echo_sum", name="adopted", scaling=quick_scaling(min_instances=2)).ref
     before = {record.instance_id: record for record in pool.ready(ref, 2)}
+    pool.until(lambda: has_template(pool, ref), 20, "its template, which takes a blank")
     pool.until(lambda: len(pool.in_state("blank")) >= 2, 10, "two blanks")
     everybody = {record.pid for record in pool.instances()}
     zygotes = {note.pid for note in pool.notes() if note.kind == "zygote"}
@@ -131,11 +138,11 @@ def test_a_second_manager_on_the_same_folder_is_refused(pool: Pool) -> None:
 def test_a_deployed_version_is_local_and_loaded_before_its_first_call(pool: Pool) -> None:
     ref = pool.deploy("linear", name="prepared", scaling=quick_scaling(), weights={"weight.bin": b"w"}).ref
 
-    def has_template() -> bool:
+    def is_begun() -> bool:
         return any(note.ref == ref and note.kind == "template" for note in pool.notes())
 
-    pool.until(has_template, 20, "a template that nobody called for")
-    pool.until(lambda: (status := pool.status(ref)) is not None and status.templates == 1, 20, "and it is up")
+    pool.until(is_begun, 20, "a template that nobody called for")
+    pool.until(lambda: has_template(pool, ref), 20, "and it is up")
     assert pool.instances(ref) == [], "a template serves nobody"
     pool.demand(ref)
     (record,) = pool.ready(ref)

@@ -64,6 +64,8 @@ class Pool:
 
     def start(self, wait_ready: bool = True) -> None:
         """Start a manager; with `wait_ready`, return once it has a blank."""
+        if wait_ready:
+            self.redis.delete(keys.INSTANCES)  # blanks that the manager before it published do not say that it is up
         command = [sys.executable, "-m", "samovar_pool", "--config", str(self._settings_file)]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SAMOVAR_")}
         self.process = subprocess.Popen(
