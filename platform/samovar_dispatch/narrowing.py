@@ -60,4 +60,4 @@ def is_tired(call: Call, now_s: float) -> bool:
 def no_slot(call: Call) -> Shed:
     """Return what a tired job is refused with."""
     detail = f"the instances of {call.version.ref} have had no slot free for a job in {PATIENCE_S} s"
-    return Shed(detail, retry_after_s=PATIENCE_S)
+    return Shed(detail)  # nobody knows for how long: who asks again and again waits longer each time

@@ -8,7 +8,9 @@ vain, and if it is run, all may follow.
 |--------------------|------------------------------------
 | first              | 0.05 to 0.1 s
 | second, third, …   | twice as long each time
-| from the seventh   | 2.5 to 5 s
+| from the sixth     | 1 to 2 s
+
+A rate limit is seen coming: a queue is not paused by it but looked at again soon (`limited`); the reason is told.
 
 This module does not know the clock, or where jobs wait.
 """
@@ -23,10 +25,11 @@ from samovar_jobs.verdict import GiveBack
 from samovar_storage.jobs.layout import QueueName
 
 FIRST_S = 0.1
-LONGEST_S = 5.0
+LONGEST_S = 2.0
 MAX_PAUSE_S = 60.0  # who asks for more is asked again after this: limits are raised, breakers closed
 SPREAD = 0.1  # how much later than asked a worker comes again, at most: not all at once
 FORGET_AFTER_S = 60.0
+MAX_LIMITED = 10_000
 
 Key = tuple[str, str]  # function, key id; "" = all keys
 
@@ -45,6 +48,13 @@ class Pauses:
 
     def __init__(self) -> None:
         self._pauses: dict[Key, Pause] = {}
+        self._limited: dict[Key, Pause] = {}
+
+    def limited(self, queue: QueueName, until_s: float) -> None:
+        """No job of this queue may run before `until_s`, as far as known, for a rate limit: what waits is told so."""
+        if len(self._limited) >= MAX_LIMITED:
+            self._limited.clear()
+        self._limited[queue.function, queue.key_id] = Pause("rate_limited", until_s, 0)
 
     def refused(self, queue: QueueName, back: GiveBack, now_s: float, u: float) -> Pause:
         """A job of this queue was given back: pause; return the pause. u: chance, uniform in [0, 1).
@@ -62,10 +72,16 @@ class Pauses:
         self._pauses[key] = pause = Pause(back.reason, until_s, num_refusals)
         return pause
 
+    def sent(self, queue: QueueName) -> None:
+        """A job of this queue passed all that may refuse it here. An instance may still be too busy for it."""
+        for key in self._keys(queue):
+            if key in self._pauses and self._pauses[key].reason != "busy":
+                del self._pauses[key]
+
     def succeeded(self, queue: QueueName) -> None:
         """A job of this queue was run: whatever it was paused for is over."""
-        self._pauses.pop((queue.function, ""), None)
-        self._pauses.pop((queue.function, queue.key_id), None)
+        for key in self._keys(queue):
+            self._pauses.pop(key, None)
 
     def most(self, queue: QueueName, now_s: float) -> int | None:
         """Return how many jobs may be taken from this queue now: 0 while it is paused, 1 to find out, None = any."""
@@ -85,16 +101,22 @@ class Pauses:
 
     def held(self, now_s: float) -> dict[str, Pause]:
         """Return what is paused now: by function, or `function:key id`."""
-        return {":".join(filter(None, key)): pause for key, pause in self._pauses.items() if now_s < pause.until_s}
+        found = self._limited | self._pauses
+        return {":".join(filter(None, key)): pause for key, pause in found.items() if now_s < pause.until_s}
 
     def _of(self, queue: QueueName) -> Iterator[Pause]:
-        for key in ((queue.function, ""), (queue.function, queue.key_id)):
+        for key in self._keys(queue):
             if key in self._pauses:
                 yield self._pauses[key]
 
+    @staticmethod
+    def _keys(queue: QueueName) -> tuple[Key, Key]:
+        return (queue.function, ""), (queue.function, queue.key_id)
+
     def _forget(self, now_s: float) -> None:
-        for key in [key for key, pause in self._pauses.items() if now_s - pause.until_s > FORGET_AFTER_S]:
-            del self._pauses[key]
+        for pauses in (self._pauses, self._limited):
+            for key in [key for key, pause in pauses.items() if now_s - pause.until_s > FORGET_AFTER_S]:
+                del pauses[key]
 
 
 def pause_s(num_refusals: int, retry_after_s: float | None, u: float) -> float:

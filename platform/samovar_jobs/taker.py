@@ -19,6 +19,7 @@ from samovar.errors import StoreUnavailable
 from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Version
 from samovar_dispatch.functions import FunctionEntry, FunctionTable
+from samovar_dispatch.rates.rate_limits import RateLimits
 from samovar_jobs.attempts import Attempts, Turn
 from samovar_jobs.fairness import Rota, room_for
 from samovar_jobs.key_rates import KeyRates
@@ -46,13 +47,16 @@ AHEAD_S = 0.01  # work that may wait here for a slot
 MAX_AHEAD = 32
 MAX_TAKE = 64
 CAPPED_S = 0.2
+TOLD_S = 1.5  # longer than until this worker's next status
+LIMITED_S = 0.1  # how soon a rate limit is looked at again: what others left of it is known by then
 FIRST_RETRY_S, MAX_RETRY_S = 0.05, 1.0
 
 
 class Taker:
     """One per worker. is_open: it takes jobs. pauses: what it leaves alone for a while. tempo: how fast it takes.
 
-    max_held: jobs it holds at a time. promoter: told when jobs that are scheduled here are due.
+    max_held: jobs it holds at a time. rates: the limits of API keys; limits: what is left of them, and of functions'.
+    promoter: told when jobs that are scheduled here are due.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Taker:
         functions: FunctionTable,
         attempts: Attempts,
         rates: KeyRates,
+        limits: RateLimits,
         promoter: Promoter,
         max_held: int,
     ) -> None:
@@ -76,6 +81,7 @@ class Taker:
         self._functions = functions
         self._attempts = attempts
         self._rates = rates
+        self._limits = limits
         self._promoter = promoter
         self._rota = Rota()
         self._news = asyncio.Event()
@@ -171,11 +177,19 @@ class Taker:
         if room <= 0:
             self._rota.park(queue.function, now_s + LOOK_S)
             return None
+        rate = self._rates.of(queue.key_id)
+        passing, wait_s = self._limits.look(queue.key_id, rate, queue.function, entry.rates)
+        if passing == 0:
+            self.pauses.limited(queue, now_s + max(wait_s, TOLD_S))
+            self._rota.park(queue, now_s + min(wait_s, LIMITED_S))
+            return None
         most = min(MAX_TAKE, max(1, room // self._rota.num_rivals(queue)))
+        if passing is not None:
+            most = min(most, passing)
         if allowed is not None:
             most = min(most, allowed)
             self._rota.park(queue.function, now_s + PROBE_S)
-        return Turn(queue, entry, version, most, worker, self._rates.of(queue.key_id))
+        return Turn(queue, entry, version, most, worker, rate)
 
     async def _take(self, turn: Turn) -> list[Taken]:
         """Return the jobs the queue gave. While Redis is away it is asked again: it may have given some, unheard."""
@@ -233,8 +247,8 @@ class Taker:
     # ---- what becomes of jobs: `attempts.Desk` ---------------------------------------------------------------------
 
     def sent(self, turn: Turn) -> None:
-        """An instance has a job of this turn: nothing holds its queue up."""
-        self.pauses.succeeded(turn.queue)
+        """A job of this turn is on its way to an instance."""
+        self.pauses.sent(turn.queue)
         self._wake(turn)
 
     def refused(self, turn: Turn, back: GiveBack) -> None:

@@ -68,7 +68,14 @@ class Worker:
         self._promoter = Promoter(store)
         self._reaper = Reaper(store, self._lease)
         self._taker = Taker(
-            store, self._lease, engine.functions, attempts, self._rates, self._promoter, settings.jobs_in_flight
+            store,
+            self._lease,
+            engine.functions,
+            attempts,
+            self._rates,
+            engine.journey.rates,
+            self._promoter,
+            settings.jobs_in_flight,
         )
         self._presence = Presence(registered, lambda: bool(attempts.running), self._taker.suspend)
         self._requests = RequestLog(safe_name(own_id), settings.request_log)

@@ -127,6 +127,9 @@ async def test_rate_limits_hold_jobs_back_and_cost_no_attempt(bench: Bench) -> N
     records = await bench.ended(await bench.submit(bodies=[{"x": [1]}] * 20))
     assert {(record.state, record.attempt) for record in records} == {(JobState.FINISHED, 1)}
     assert max(r.ended_at_s for r in records) - min(r.ended_at_s for r in records) >= 10 / 20
+    assert {record.token for record in records} == {1}, "none was taken before it could run"
+    started = [record.started_at_s for record in records]
+    assert started == sorted(started), "in the order of submission"
 
 
 async def test_caps_hold_over_all_workers(bench: Bench) -> None:

@@ -274,3 +274,21 @@ def test_without_the_store_each_keeps_its_share_and_comes_back_without_a_burst()
     later = [count for second, count in simulation.admitted.items() if second >= 2]
     assert max(later) <= 200 * 1.05 and min(later) >= 200 * 0.8
     assert sum(later) == pytest.approx(200 * 18, rel=0.05)
+
+
+def test_a_look_says_how_many_may_pass_and_counts_nothing() -> None:
+    now_s = [100.0]
+    limits = RateLimits(lambda: now_s[0])
+    declared = FunctionRates(Rate(4.0, 3, "4/s"), None)
+    assert limits.look("k", None, "f", None) == (None, 0.0)
+    assert limits.look("k", Rate(1.0, 2, "1/s"), "f", declared) == (2, 0.0), "the strictest limit counts"
+    assert limits.look("k", None, "f", declared) == (3, 0.0)
+    for left in (2, 1, 0):
+        limits.take("k", None, "f", declared)
+        assert limits.look("k", None, "f", declared)[0] == left
+    room, wait_s_ = limits.look("k", None, "f", declared)
+    assert room == 0 and wait_s_ == pytest.approx(0.25)
+    with pytest.raises(RateLimited):
+        limits.take("k", None, "f", declared)
+    now_s[0] += 0.25
+    assert limits.look("k", None, "f", declared) == (1, 0.0)

@@ -72,3 +72,23 @@ def test_pauses_stay_within_their_bounds(num_refusals: int, retry_after_s: float
         assert seconds >= min(retry_after_s, MAX_PAUSE_S)
     else:
         assert seconds <= LONGEST_S
+
+
+def test_being_sent_ends_what_might_have_refused_it_here_but_no_instance_that_is_busy() -> None:
+    pauses = Pauses()
+    for reason in ("breaker_open", "rate_limited"):
+        pauses.refused(MINE, back(2.0, reason), 10.0, 0.0)
+        pauses.sent(MINE)
+        assert pauses.most(MINE, 11.0) is None
+    pauses.refused(MINE, back(), 10.0, 0.0)
+    pauses.sent(MINE)
+    again = pauses.refused(MINE, back(), 11.0, 0.0)
+    assert again.num_refusals == 2, "it waits longer each time, although each was sent"
+
+
+def test_a_rate_limit_seen_coming_is_told_and_pauses_nothing() -> None:
+    pauses = Pauses()
+    pauses.limited(MINE, 12.0)
+    assert pauses.most(MINE, 11.0) is None
+    assert [(key, pause.reason) for key, pause in pauses.held(11.0).items()] == [("f:a", "rate_limited")]
+    assert not pauses.held(12.0)

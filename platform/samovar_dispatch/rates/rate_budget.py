@@ -55,6 +55,13 @@ class Budget:
         """Return whether a call may pass."""
         return self.held > 0 or self.tat_s - now_s <= self.rate.tolerance_s
 
+    def room(self, now_s: float, num_gateways: int) -> int:
+        """Return how many calls may pass here before the others are heard of again, >= 0: at least one if any may."""
+        if not self.may(now_s):
+            return 0
+        own_part = math.floor(available(self.rate, self.tat_s, now_s) / num_gateways)
+        return max(1, self.held + max(0, own_part))
+
     def take(self, now_s: float, num_gateways: int) -> bool:
         """One call passes. Return whether a report is urgent: this was the last one on credit, as far as known."""
         if self.held > 0:

@@ -91,6 +91,20 @@ class RateLimits:
             if budget.take(now_s, self.num_gateways):
                 self._urgent.set()
 
+    def look(
+        self, key_id: str, key_rate: Rate | None, function: str, declared: FunctionRates | None
+    ) -> tuple[int | None, float]:
+        """Return how many calls may pass all these limits now, None = any number, and the seconds until one may, 0 if
+        one may now; as far as known. Nothing is counted. Args: as of `take`."""
+        now_s = self._clock()
+        per_key, total = (declared.per_key, declared.total) if declared is not None else (None, None)
+        limits = (((key_id, ""), key_rate), ((key_id, function), per_key), (("", function), total))
+        found = [self._budgets.get(name) or Budget(name, rate) for name, rate in limits if rate is not None]
+        if not found:
+            return None, 0.0
+        room = min(budget.room(now_s, self.num_gateways) for budget in found)
+        return room, 0.0 if room else max(budget.wait_s(now_s) for budget in found)
+
     def __len__(self) -> int:
         """Return how many limits are remembered."""
         return len(self._budgets)
