@@ -143,6 +143,7 @@ def page(results: Iterable[Result], machine: dict[str, str]) -> str:
 def summary(results: Iterable[Result]) -> str:
     """Return every figure that has a target, and what is missed, as markdown."""
     rows: list[tuple[object, ...]] = []
+    results = list(results)
     for name, figures in ((result.name, result.result) for result in results):
         if figures is None:
             rows.append((name, "", "", "", "did not run"))
@@ -152,7 +153,7 @@ def summary(results: Iterable[Result]) -> str:
             target = f"{symbol} {format_number(bound)}"
             rows.append((name, f"`{key}`", value, target, verdict(value, (symbol, bound))))
     missed = [f"{row[0]} {row[1]}".strip() for row in rows if row[4] != "yes"]
-    absent = [name for name in NAMES if name not in {row[0] for row in rows}]
+    absent = [name for name in NAMES if name not in {result.name for result in results}]
     notes = [f"Not met: {', '.join(missed)}."] if missed else []
     notes += [f"Not run yet: {', '.join(absent)}."] if absent else []
     table = Table("Figures and targets", ("benchmark", "figure", "measured", "target", "met"), rows)

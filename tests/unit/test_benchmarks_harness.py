@@ -1,12 +1,15 @@
 """The pure parts of the benchmarks: what is read, what is decided, what is printed."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import peers as peers_benchmark
 import pytest
 import run_all
-from harness import load, minilm, peers, processes, report, running
+from harness import chaos, load, minilm, peers, processes, report, running
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -207,3 +210,43 @@ def test_sentences_differ_and_have_twelve_words() -> None:
     texts = [json.loads(body)["text"] for body in bodies]
     assert len(set(texts)) == len(texts)
     assert {len(text.split()) for text in texts} == {12}
+
+
+def test_what_became_of_jobs_is_judged_by_the_tokens_of_their_rows() -> None:
+    def job(state: str, token: int = 2) -> dict[str, object]:
+        return {"state": state, "token": token}
+
+    jobs = {
+        "good": job("finished"),
+        "again": job("finished"),
+        "twice": job("finished"),
+        "without": job("finished"),
+        "bad": job("failed"),
+        "running": job("started"),
+        "unknown": None,
+    }
+    rows = [
+        {"job": "good", "token": 2},
+        {"job": "again", "token": 1},
+        {"job": "again", "token": 2},
+        {"job": "twice", "token": 2},
+        {"job": "twice", "token": 2},
+        {"job": "without", "token": 1},
+        {"job": "bad", "token": 2},
+        {"job": "somebody else's", "token": 2},
+    ]
+    verdict = chaos.judge(jobs, rows)
+    assert (verdict.accepted, verdict.lost, verdict.double_committed, verdict.not_terminal) == (7, 2, 1, 1)
+    assert verdict.rows == 7 and verdict.states == {"finished": 4, "failed": 1, "started": 1}
+
+
+def test_a_killer_kills_its_own_kind_alone(tmp_path: Path) -> None:
+    """A process that does not mention the platform is left alone, whatever the list of victims says."""
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with subprocess.Popen([*command, str(tmp_path)]) as ours, subprocess.Popen(command, cwd="/") as other:
+        killer = chaos.Killer(lambda: {"jobs": [ours.pid], "pool": [other.pid]}, str(tmp_path), every_s=0.01)
+        with killer.at_work():
+            assert ours.wait(10) == -signal.SIGKILL
+        assert other.poll() is None
+        other.kill()
+    assert set(killer.killed) == {"jobs"}
