@@ -29,6 +29,13 @@ class JobsSettings(RequestLogSettings, frozen=True, kw_only=True):
     job_log_lines: Annotated[
         int, Meta(ge=0, description="Log lines, and items of output, of one attempt that are kept; more are counted")
     ] = 1000
+    job_ended_bytes: Annotated[
+        int,
+        Meta(
+            gt=0,
+            description="What the ended jobs of one API key may take, inputs and results included; oldest go first",
+        ),
+    ] = 256 << 20
     webhook_allow: WebhookAllow = ""
     webhooks_in_flight: Annotated[
         int,

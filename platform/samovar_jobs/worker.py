@@ -60,7 +60,7 @@ class Worker:
         self._objects = ObjectStore.from_settings(settings)
         own_id = f"jobs-{name}-{secrets.token_hex(4)}"  # of two workers of one name, each has a demand of its own
         self._engine = engine = Engine(redis, own_id, DemandWriter(own_id, of_jobs=True))
-        self._store = store = RedisJobs(redis, self._objects)
+        self._store = store = RedisJobs(redis, self._objects, settings.job_ended_bytes)
         self._ear = Ear(redis, store, settings.job_log_lines)
         self._attempts = attempts = Attempts(engine.journey, store, self._ear, settings.job_result_bytes)
         self._lease = Lease(store, name, attempts.abandon)
