@@ -73,39 +73,44 @@ async def _one_connection(
             await pubsub.subscribe(*channels)
         heard_s = loop.time()
         while True:
-            message = await _next(pubsub)
+            message = await next_message(pubsub)
             if message is None:
                 if loop.time() - heard_s > SILENCE_S:
                     raise StoreUnavailable(f"the subscription was silent for {SILENCE_S:.0f} s")
                 continue
             heard_s = loop.time()
             if message["type"] == "message":
-                yield Message(_text(message["channel"]), message["data"])
+                yield Message(as_text(message["channel"]), message["data"])
             elif message["type"] == "subscribe":
                 # the client may reconnect by itself: confirmations come again, and so must the mark
-                confirmed.add(_text(message["channel"]))
+                confirmed.add(as_text(message["channel"]))
                 if len(confirmed) == len(channels):
                     confirmed.clear()
                     yield RESYNC
     finally:
-        await _close(pubsub)
+        await close_pubsub(pubsub)
 
 
-async def _next(pubsub: Any) -> dict[str, Any] | None:
-    """Return the next message of any type, or None after 2 s without one, having asked for a sign of life."""
-    with translating("the subscription"):
+async def next_message(pubsub: Any, what: str = "the subscription") -> dict[str, Any] | None:
+    """Return the next message of any type, or None after 2 s without one, having asked for a sign of life.
+
+    what: is followed, in words. Raises: StoreUnavailable.
+    """
+    with translating(what):
         message = await pubsub.get_message(ignore_subscribe_messages=False, timeout=POLL_S)
         if message is None:
             await pubsub.ping()
         return dict(message) if message is not None else None
 
 
-async def _close(pubsub: Any) -> None:
+async def close_pubsub(pubsub: Any) -> None:
+    """End a subscription that is of no more use; whatever goes wrong meanwhile does not matter."""
     try:
         await pubsub.aclose()
     except Exception as error:  # noqa: BLE001 - the connection is being thrown away; its last words do not matter
         log.debug("closing a subscription: %s", translate(error) or error)
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """Return a channel's name or a message's data as text."""
     return value.decode() if isinstance(value, bytes) else str(value)

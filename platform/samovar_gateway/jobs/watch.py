@@ -24,16 +24,17 @@ from samovar.errors import SamovarError, StoreUnavailable, Unavailable
 from samovar.jobs import TERMINAL
 from samovar_storage import keys
 from samovar_storage.ending import end_tasks
-from samovar_storage.failures import translate, translating
+from samovar_storage.failures import translating
 from samovar_storage.jobs.records import JobRecord
 from samovar_storage.jobs.redis_jobs import RedisJobs
+from samovar_storage.subscribe import as_text, close_pubsub, next_message
 
 log = logging.getLogger(__name__)
 
 MAX_WATCHES = 10_000
 MAX_READS = 16  # looks at Redis at a time, of all who watch
 LOOK_AGAIN_S = 15.0  # although nothing was heard
-POLL_S, SILENCE_S = 2.0, 10.0
+SILENCE_S = 10.0
 FIRST_RETRY_S, MAX_RETRY_S = 0.05, 2.0
 MAX_CHANNELS_AT_ONCE = 1000
 ENDS = frozenset(str(state) for state in TERMINAL)
@@ -175,7 +176,7 @@ class WatchHub:
             asking = asyncio.create_task(self._ask(pubsub))
             heard_s = time.monotonic()
             while True:
-                message = await _next(pubsub)
+                message = await next_message(pubsub, "the news of jobs")
                 if message is not None:
                     heard_s = time.monotonic()
                     self._hear(message)
@@ -184,10 +185,10 @@ class WatchHub:
                     raise StoreUnavailable(f"the subscription was silent for {SILENCE_S:.0f} s")
         finally:
             await end_tasks([] if asking is None else [asking])
-            await _close(pubsub)
+            await close_pubsub(pubsub)
 
     def _hear(self, message: dict[str, Any]) -> None:
-        channel = _text(message["channel"])
+        channel = as_text(message["channel"])
         if message["type"] == "message":
             self._wake(channel, message["data"])
         elif message["type"] == "subscribe":
@@ -234,28 +235,8 @@ class WatchHub:
             log.debug("%s: %s", command, error.detail)  # the reader finds out, and all is asked for again
 
 
-async def _next(pubsub: Any) -> dict[str, Any] | None:
-    """Return the next message of any type, or None after 2 s without one, having asked for a sign of life."""
-    with translating("the news of jobs"):
-        message = await pubsub.get_message(ignore_subscribe_messages=False, timeout=POLL_S)
-        if message is None:
-            await pubsub.ping()
-        return dict(message) if message is not None else None
-
-
-async def _close(pubsub: Any) -> None:
-    try:
-        await pubsub.aclose()
-    except Exception as error:  # noqa: BLE001 - the connection is being thrown away; its last words do not matter
-        log.debug("closing a subscription: %s", translate(error) or error)
-
-
 def _kind(data: bytes) -> str:
     try:
         return _decoder.decode(data).kind
     except msgspec.MsgspecError:
         return ""
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
