@@ -8,13 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-import redis as redis_sync
 
-from samovar_storage.objects import ObjectStore
-from support.folders import short_folder
-from support.gateway import ADMIN_KEY, Gateway, running_gateway
+from support.gateway import ADMIN_KEY, Gateway
 from support.hand_worker import HandWorker
-from support.stores import stores_for_a_test
+from support.job_gateway import gateway_for_jobs, hands_on
 
 pytestmark = pytest.mark.process
 
@@ -24,27 +21,16 @@ NIGHTLY = {"function": "echo", "schedule": "0 3 * * *", "tz": "Europe/Lisbon", "
 
 @pytest.fixture(scope="module")
 def gateway(valkey: Any, seaweed: Any) -> Iterator[Gateway]:
-    stores = stores_for_a_test(valkey, seaweed, 10)
-    with redis_sync.Redis.from_url(stores.redis_url) as redis:
-        redis.flushdb()
-    with short_folder() as folder:
-        store = ObjectStore.from_settings(stores.settings(folder))
-        store.ensure_bucket()
-        with running_gateway(stores, store, folder, webhook_allow="127.0.0.0/8") as running:
-            running.deploy("echo")
-            running.deploy("other")
-            running.redis_url = stores.redis_url  # type: ignore[attr-defined]
-            running.objects = store  # type: ignore[attr-defined]
-            yield running
-        store.close()
+    with gateway_for_jobs(valkey, seaweed, 10, webhook_allow="127.0.0.0/8") as running:
+        running.deploy("other")
+        yield running
 
 
 @pytest.fixture
 def hands(gateway: Gateway) -> Iterator[HandWorker]:
-    """A worker moved by hand."""
-    hands = HandWorker(gateway.redis_url, gateway.objects)  # type: ignore[attr-defined]
-    yield hands
-    hands.close()
+    """A worker moved by hand; there are no jobs when the test begins."""
+    with hands_on(gateway) as found:
+        yield found
 
 
 def client_of(gateway: Gateway, **terms: Any) -> tuple[httpx.Client, str]:

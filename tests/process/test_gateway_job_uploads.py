@@ -17,7 +17,8 @@ from samovar_storage.objects import ObjectStore
 from support.folders import short_folder
 from support.gateway import ADMIN_KEY, Gateway, running_gateway
 from support.hand_worker import HandWorker
-from support.stores import Stores, stores_for_a_test
+from support.job_gateway import gateway_for_jobs, hands_on
+from support.stores import Stores
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -27,29 +28,16 @@ ADMIN = ADMIN_KEY.split("_")[1]
 
 @pytest.fixture(scope="module")
 def gateway(valkey: Any, seaweed: Any) -> Iterator[Gateway]:
-    stores = stores_for_a_test(valkey, seaweed, 10)
-    with redis_sync.Redis.from_url(stores.redis_url) as redis:
-        redis.flushdb()
-    with short_folder() as folder:
-        store = ObjectStore.from_settings(stores.settings(folder))
-        store.ensure_bucket()
-        with running_gateway(stores, store, folder, max_body_bytes=1 << 20) as running:
-            running.deploy("echo")
-            running.deploy("other")
-            running.redis_url = stores.redis_url  # type: ignore[attr-defined]
-            running.objects = store  # type: ignore[attr-defined]
-            yield running
-        store.close()
+    with gateway_for_jobs(valkey, seaweed, 10, max_body_bytes=1 << 20) as running:
+        running.deploy("other")
+        yield running
 
 
 @pytest.fixture
 def hands(gateway: Gateway) -> Iterator[HandWorker]:
     """A worker moved by hand; there are no jobs when the test begins."""
-    for name in [*gateway.redis.scan_iter("rq:*"), *gateway.redis.scan_iter("sv:jobs:*")]:
-        gateway.redis.delete(name)
-    hands = HandWorker(gateway.redis_url, gateway.objects)  # type: ignore[attr-defined]
-    yield hands
-    hands.close()
+    with hands_on(gateway) as found:
+        yield found
 
 
 def upload(gateway: Gateway, data: bytes, name: str = "echo") -> str:
@@ -89,7 +77,7 @@ def test_each_line_becomes_a_job(gateway: Gateway, hands: HandWorker) -> None:
     for one in taken[:3]:
         hands.settle(one)
     assert group(gateway, sent)["counts"] == {"finished": 3, "started": 2497}
-    objects: ObjectStore = gateway.objects  # type: ignore[attr-defined]
+    objects = gateway.objects
     wait_until(lambda: [*objects.list("job-uploads/")] == [], what="the upload is deleted")
     assert gateway.redis.zcard(keys.JOBS_UPLOADS) == 0
 

@@ -9,17 +9,14 @@ from typing import Any
 
 import httpx
 import pytest
-import redis as redis_sync
 
 from samovar import problems
 from samovar.errors import FunctionRaised, InvalidInput, Quarantined
 from samovar.jobs import JobState
 from samovar.policies import Jobs
-from samovar_storage.objects import ObjectStore
-from support.folders import short_folder
-from support.gateway import ADMIN_KEY, Gateway, running_gateway
+from support.gateway import ADMIN_KEY, Gateway
 from support.hand_worker import HandWorker
-from support.stores import stores_for_a_test
+from support.job_gateway import gateway_for_jobs, hands_on
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -30,29 +27,16 @@ LARGE = "x" * 100_000
 
 @pytest.fixture(scope="module")
 def gateway(valkey: Any, seaweed: Any) -> Iterator[Gateway]:
-    stores = stores_for_a_test(valkey, seaweed, 9)
-    with redis_sync.Redis.from_url(stores.redis_url) as redis:
-        redis.flushdb()
-    with short_folder() as folder:
-        store = ObjectStore.from_settings(stores.settings(folder))
-        store.ensure_bucket()
-        with running_gateway(stores, store, folder, max_body_bytes=1 << 20) as running:
-            running.deploy("echo")
-            running.deploy("other", jobs=Jobs(retries=3, timeout_s=7.0))
-            running.redis_url = stores.redis_url  # type: ignore[attr-defined]
-            running.objects = store  # type: ignore[attr-defined]
-            yield running
-        store.close()
+    with gateway_for_jobs(valkey, seaweed, 9, max_body_bytes=1 << 20) as running:
+        running.deploy("other", jobs=Jobs(retries=3, timeout_s=7.0))
+        yield running
 
 
 @pytest.fixture
 def hands(gateway: Gateway) -> Iterator[HandWorker]:
     """A worker moved by hand; there are no jobs when the test begins."""
-    for name in [*gateway.redis.scan_iter("rq:*"), *gateway.redis.scan_iter("sv:jobs:*")]:
-        gateway.redis.delete(name)
-    hands = HandWorker(gateway.redis_url, gateway.objects)  # type: ignore[attr-defined]
-    yield hands
-    hands.close()
+    with hands_on(gateway) as found:
+        yield found
 
 
 def submit(gateway: Gateway, body: Any, name: str = "echo", client: httpx.Client | None = None) -> httpx.Response:
@@ -198,7 +182,7 @@ def test_unique_is_unique_until_it_ended(gateway: Gateway, hands: HandWorker) ->
 
 def test_large_inputs_and_results_are_not_in_redis(gateway: Gateway, hands: HandWorker) -> None:
     job = accepted(submit(gateway, {"input": LARGE}))
-    objects: ObjectStore = gateway.objects  # type: ignore[attr-defined]
+    objects = gateway.objects
     assert objects.get(f"jobs/{job['id']}/input")[0] == f'"{LARGE}"'.encode()
     assert hands.finish_all("echo", ADMIN) == 1
     assert sum(gateway.redis.memory_usage(name) or 0 for name in gateway.redis.scan_iter("rq:*")) < 20_000
@@ -298,7 +282,7 @@ def test_ended_jobs_are_forgotten_with_their_objects(gateway: Gateway, hands: Ha
     assert refused(gateway.client.get(f"/v1/jobs/{done['id']}")) == (404, "job_not_found")
     assert refused(gateway.client.get(f"/v1/jobs/{done['id']}/result")) == (404, "job_not_found")
     assert gateway.client.get(f"/v1/jobs/{waits['id']}").json()["state"] == "queued"
-    objects: ObjectStore = gateway.objects  # type: ignore[attr-defined]
+    objects = gateway.objects
     assert [*objects.list(f"jobs/{done['id']}/")] == []
 
 

@@ -46,12 +46,14 @@ def manifest(name: str = "echo", **more: Any) -> Manifest:
 
 
 class Gateway:
-    """A running gateway. client: speaks to it with the admin key."""
+    """A running gateway. client: speaks to it with the admin key. redis_url, objects: the stores it is on."""
 
     def __init__(self, url: str, process: subprocess.Popen[bytes], stores: Stores, store: ObjectStore, run: Path):
         self.url = url
         self.process = process
         self.client = httpx.Client(base_url=url, headers={"authorization": f"Bearer {ADMIN_KEY}"}, timeout=30)
+        self.redis_url = stores.redis_url
+        self.objects = store
         self.redis = redis_sync.Redis.from_url(stores.redis_url)
         self.registry = Registry(store, self.redis)
         self._run = run
