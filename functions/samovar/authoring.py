@@ -36,6 +36,7 @@ class Definition:
 
     target: Any
     name: str
+    task: str
     kind: Literal["class", "function"]
     signature: HandlerSignature
     batch: Batch | None
@@ -95,6 +96,7 @@ def function(target: T, /) -> T: ...
 def function(
     *,
     name: str | None = None,
+    task: str | None = None,
     batch: Batch | None = None,
     scaling: Scaling | None = None,
     resources: Resources | None = None,
@@ -115,6 +117,7 @@ def function(target: Any = None, /, **options: Any) -> Any:
 
     Args:
         name: 1-63 of a-z, 0-9, '-'; default from the target's own name.
+        task: what it is for: "text-generation" and "embeddings" are served by OpenAI's routes, too (samovar.tasks).
         batch, scaling, resources, limits, fallback, cache, breaker, jobs, log, weights: value objects, see each.
         hedge_after: a call that runs longer than this ("p95", "50ms") is sent to a second instance too.
         requirements: extra pip requirements, such as "rapidfuzz>=3".
@@ -186,6 +189,7 @@ def _define(obj: Any, mark: _Mark) -> Definition:
     return Definition(
         target=obj,
         name=check_name(options.get("name") or default_name(obj.__name__)),
+        task=options.get("task", ""),
         kind="class" if is_class else "function",
         signature=read_signature(obj.__call__ if is_class else obj, is_method=is_class, is_batch=batch is not None),
         batch=batch,

@@ -25,10 +25,11 @@ class Context:
     job_id: "" for an invocation. attempt: starts of this job so far, >= 1. token: the fencing token of this attempt,
     which rises with each; 0 for an invocation. Write it beside whatever the handler changes elsewhere: of two attempts
     that both wrote, the one with the higher token counts. request_id: as the caller and the request log know it.
+    tenant: id of the API key it came with, "" if unknown: what is shared out fairly is shared among these.
     deadline: monotonic seconds (`time.monotonic()`) after which nobody wants the answer; infinite without one.
     """
 
-    __slots__ = ("_is_cancelled", "attempt", "deadline", "job_id", "request_id", "token")
+    __slots__ = ("_is_cancelled", "attempt", "deadline", "job_id", "request_id", "tenant", "token")
 
     def __init__(
         self,
@@ -38,12 +39,14 @@ class Context:
         token: int = 0,
         request_id: str = "",
         deadline: float = math.inf,
+        tenant: str = "",
     ) -> None:
         self.job_id = job_id
         self.attempt = attempt
         self.token = token
         self.request_id = request_id
         self.deadline = deadline
+        self.tenant = tenant
         self._is_cancelled = False
 
     @property

@@ -23,6 +23,7 @@ from samovar.errors import DeployRefused, RequestError
 from samovar.options import resolve_weights
 from samovar.schema import Input, input_schema, output_schema
 from samovar.spec import BlobRef, Manifest
+from samovar.tasks.checks import check_task
 from samovar.values import Struct
 
 
@@ -79,11 +80,13 @@ def _draft(definition: Definition, entry: str, path: Path) -> Draft:
 def _manifest(definition: Definition, entry: str) -> Manifest:
     try:
         schema = input_schema(definition)
+        check_task(definition.task, definition.handler, schema, output_schema(definition))
         _check_example(definition, Input(definition))
     except TypeError as error:
         raise DeployRefused(f"the handler's input type cannot be read from JSON: {error}") from error
     return Manifest(
         name=definition.name,
+        task=definition.task,
         version=0,
         entry=entry,
         kind=definition.kind,

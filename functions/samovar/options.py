@@ -58,6 +58,7 @@ class Weights(msgspec.Struct, frozen=True):
 
 OPTION_TYPES: dict[str, type] = {
     "name": str,
+    "task": str,
     "batch": Batch,
     "scaling": Scaling,
     "resources": Resources,

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from samovar.policies import MAX_BURST, Breaker, Cache, Fallback, Jobs, Log, parse_rate
+from samovar.tensors import TensorSpec
 from samovar.values import NAME_PATTERN, Struct, above, at_least, require
 
 MANIFEST_FORMAT = 1
@@ -130,6 +131,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     requirements: extra pip requirements, put in a layer. input_schema / output_schema: JSON Schema (2020-12).
     example: an input used for the warm-up inference, or None. hedge_after: send a second copy of a call that runs
     longer than this ("p95", "50ms"), None = never. jobs: how queued jobs are run.
+    task: what it is for, as in `samovar.tasks`, "" if it does not say. inputs, outputs: its types as tensors, both
+    empty if they are none.
     """
 
     name: str
@@ -160,6 +163,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
     log: Log = Log()
     hedge_after: str | None = None
     jobs: Jobs = Jobs()
+    task: str = ""
+    inputs: list[TensorSpec] = msgspec.field(default_factory=list)
+    outputs: list[TensorSpec] = msgspec.field(default_factory=list)
 
     @property
     def ref(self) -> str:

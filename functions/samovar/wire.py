@@ -68,7 +68,8 @@ class Invoke(Message, array_like=True, tag=2, gc=False):
     """One call. body: the client's bytes, untouched. timeout_ms: time left until its deadline when sent, > 0.
 
     job: it is an attempt at a queued job, which gives way: an instance admits it only while a slot is free.
-    hear: the caller hears what the handler says meanwhile; of a job it always does."""
+    hear: the caller hears what the handler says meanwhile; of a job it always does. content_type: of the body; accept:
+    of the answer, as far as the version can give it. tenant: id of the API key it came with."""
 
     id: int
     body: bytes
@@ -80,6 +81,8 @@ class Invoke(Message, array_like=True, tag=2, gc=False):
     traceparent: str = ""
     job: JobTag | None = None
     hear: bool = False
+    accept: str = "application/json"
+    tenant: str = ""
 
 
 class Cancel(Message, array_like=True, tag=3, gc=False):

@@ -38,16 +38,20 @@ class Call:
     received_at_s, deadline_s: monotonic seconds. has_heard: what runs it was told to stop, and could listen.
     value, cost: decoded input of a batch item. stop, resume: how the I/O thread reaches a running coroutine.
     is_check: it runs the version's own check, not the handler. num_granted - num_sent: chunks a stream may still send.
+    content_type, accept: of the body, and of what the caller wants for an answer. tenant: whose call it is, "" =
+    unknown.
     job: the queued job it is an attempt at, None for an invocation. is_heard: its caller hears what its handler says.
     context: what its handler sees of it, None until a
     handler that wants one has it.
     """
 
     __slots__ = (
+        "accept",
         "accept_stream",
         "batch_size",
         "body",
         "connection",
+        "content_type",
         "context",
         "cost",
         "deadline_s",
@@ -67,6 +71,7 @@ class Call:
         "run_us",
         "started_at_s",
         "stop",
+        "tenant",
         "value",
     )
 
@@ -74,6 +79,9 @@ class Call:
         self.connection = connection
         self.id = invoke.id
         self.body = invoke.body
+        self.content_type = invoke.content_type
+        self.accept = invoke.accept
+        self.tenant = invoke.tenant
         self.accept_stream = invoke.accept_stream
         self.notify_start = invoke.notify_start
         self.request_id = invoke.request_id

@@ -59,7 +59,7 @@ class CallContext(Context):
     __slots__ = ("_call", "_is_over", "_is_rung", "_latest", "_mailbox", "due_s", "quota")
 
     def __init__(self, mailbox: Mailbox, call: Call) -> None:
-        super().__init__(request_id=call.request_id, deadline=call.deadline_s)
+        super().__init__(request_id=call.request_id, deadline=call.deadline_s, tenant=call.tenant)
         if call.job is not None:
             self.job_id, self.attempt, self.token = call.job.job_id, call.job.attempt, call.job.token
         self.quota = LineQuota()

@@ -43,10 +43,12 @@ class Ask:
     says beside its usual headers. answered_by: who gave it, if not the version itself, as in `requestlog.rows`. handle:
     what is under way, once it began. job: it is an attempt at a queued job, None for an invocation; hear: called with
     what its handler says meanwhile, must not raise; the handler is told whether anybody listens (`unheard`: nobody);
-    alone: it may have taken down an instance: it gets one to itself.
+    accept: the media type that the answer is to have. is_part: one of several asks of one request, not the first: the
+    request has paid at the rate limits already. alone: it may have taken down an instance: it gets one to itself.
     """
 
     __slots__ = (
+        "accept",
         "accept_stream",
         "alone",
         "answered_by",
@@ -59,6 +61,7 @@ class Ask:
         "handle",
         "header",
         "hear",
+        "is_part",
         "job",
         "key_id",
         "marks",
@@ -96,6 +99,8 @@ class Ask:
         self.content_type = content_type
         self.traceparent = traceparent
         self.accept_stream = accept_stream
+        self.accept = "application/json"
+        self.is_part = False
         self.rate: Rate | None = None
         self.body = b""
         self.deliver: Callable[[Call | None, Outcome], object] = _nobody

@@ -131,6 +131,8 @@ class InstanceConnection(asyncio.Protocol):
                 ask.traceparent,
                 ask.job,
                 ask.hear is not unheard,
+                ask.accept,
+                ask.key_id,
             )
         )
         if self.in_flight:

@@ -51,7 +51,7 @@ class Journey:
         ask.body = body
         entry = ask.entry
         try:
-            if ask.rate is not None or entry.rates is not None:
+            if (ask.rate is not None or entry.rates is not None) and not ask.is_part:
                 self.rates.take(ask.key_id, ask.rate, entry.record.name, entry.rates)
             version = entry.only or entry.choose(ask, random.random())  # noqa: S311  shares of traffic are no secret
             ask.version = version

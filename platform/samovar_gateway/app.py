@@ -20,6 +20,7 @@ from samovar_gateway.admin.audit_trail import AuditTrail
 from samovar_gateway.admission import Admission
 from samovar_gateway.api_document import api_document
 from samovar_gateway.body import BodyReader, WholeBody
+from samovar_gateway.calling import Caller
 from samovar_gateway.health import livez, readyz
 from samovar_gateway.invoke import InvokeRoute
 from samovar_gateway.jobs import router as jobs
@@ -42,7 +43,7 @@ def create_app(state: GatewayState, admission: Admission, admin: Admin, sweeper:
     """
     settings, backlog = state.settings, state.dispatcher.room.backlog
     reader = BodyReader(sweeper, backlog, settings.max_body_bytes, settings.body_timeout_s)
-    invoke = InvokeRoute(state, admission, sweeper)
+    invoke = InvokeRoute(Caller(state, admission, sweeper))
     others = AuditTrail(create_router(state, admin), state, admin.services.audit)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

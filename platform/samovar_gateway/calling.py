@@ -1,0 +1,162 @@
+"""What every HTTP edge does with an invocation, whatever its protocol: admit, begin, wait, watch for who leaves.
+
+    caller.read ─► caller.admit ─► caller.outcome ─► Result or ChunkStream, to be written in the edge's own form
+                                       └─ caller.outcomes: of several asks that are one request
+
+Errors are ours (SamovarError, Cancelled): how they are told is the edge's business. This module does not know what is
+in bodies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from samovar.errors import Cancelled, FunctionNotFound, SamovarError
+from samovar.wire import Result
+from samovar_dispatch.ask import Ask
+from samovar_dispatch.call import Call, Outcome
+from samovar_dispatch.functions import near_names, unknown_function
+from samovar_dispatch.stream import ChunkStream
+from samovar_gateway.admission import Admission
+from samovar_gateway.body import BodyReader
+from samovar_gateway.state import GatewayState
+from samovar_gateway.sweep import Receive, Sweeper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Header: TypeAlias = dict[bytes, bytes]
+Answer: TypeAlias = tuple[Call | None, Outcome]
+Given: TypeAlias = tuple[Call | None, Result | ChunkStream]
+
+MAX_TOGETHER = 64  # asks of one request that are under way at a time
+
+
+class Caller:
+    """One per gateway. admission: what path and headers say; sweeper: sees slow bodies, and callers who left."""
+
+    def __init__(self, state: GatewayState, admission: Admission, sweeper: Sweeper) -> None:
+        settings = state.settings
+        self.state = state
+        self.admission = admission
+        self.sweeper = sweeper
+        self._body = BodyReader(
+            sweeper, state.dispatcher.room.backlog, settings.max_body_bytes, settings.body_timeout_s
+        )
+
+    async def read(self, header: Header, receive: Receive, ask: Ask | None = None) -> bytes:
+        """Return the body, within limits. ask: if it is known already, then a refusal is noted.
+
+        Raises: BodyTooLarge, ClientTooSlow, QueueFull; Cancelled if the client left.
+        """
+        arrived_s = ask.arrived_s if ask is not None else time.monotonic()
+        try:
+            return await self._body.read(header.get(b"content-length"), receive, arrived_s)
+        except SamovarError as error:
+            raise error if ask is None else self.state.journey.refuse(ask, error) from None
+
+    async def admit(self, name: str, method: str, header: Header, request_id: bytes) -> Ask:
+        """Return the ask for function `name`, as `Admission.check`; one nobody told us of is looked for once.
+
+        Raises: FunctionNotFound with the near names that this caller may see; else as `Admission.check`.
+        """
+        check = partial(self.admission.check, name, method, header, request_id)
+        try:
+            try:
+                return check()
+            except FunctionNotFound:
+                if not await self.state.mirror.find(name):
+                    raise
+                return check()
+        except FunctionNotFound:
+            raise await self._unknown(name, header) from None
+
+    async def outcome(self, ask: Ask, body: bytes, receive: Receive | None = None) -> Given:
+        """Begin the ask and return what it comes to. Whoever reads a stream ends with `abandon`.
+
+        receive: ASGI's; given, the ask is cancelled when the caller leaves.
+        Raises: SamovarError, Cancelled. A task that is cancelled meanwhile cancels the ask.
+        """
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        ask.deliver = partial(_resolve, answer)
+        self.state.journey.begin(ask, body)
+        with self.watching(ask, receive):
+            try:
+                call, outcome = await answer
+            except asyncio.CancelledError:
+                abandon(ask)
+                raise
+        if isinstance(outcome, SamovarError | Cancelled):
+            raise outcome
+        return call, outcome
+
+    async def outcomes(
+        self, asks: Sequence[Ask], bodies: Sequence[bytes], receive: Receive | None = None
+    ) -> list[Given]:
+        """Return what several asks of one request come to, in order, MAX_TOGETHER of them under way at a time.
+
+        Raises: what the first that fails comes to; the others are cancelled. All but the first pay no rate limit.
+        """
+        turn = asyncio.Semaphore(MAX_TOGETHER)
+
+        async def one(ask: Ask, body: bytes) -> Given:
+            async with turn:
+                return await self.outcome(ask, body)
+
+        for ask in asks[1:]:
+            ask.is_part = True
+        with self.watching(_All(asks), receive):  # type: ignore[arg-type]  # of an ask, only its handle is looked at
+            tasks = [asyncio.ensure_future(one(ask, body)) for ask, body in zip(asks, bodies, strict=True)]
+            try:
+                return await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    @contextmanager
+    def watching(self, ask: Ask, receive: Receive | None) -> Iterator[None]:
+        """Have the ask cancelled when its caller leaves while the context lasts."""
+        if receive is None:
+            yield
+            return
+        waiting = self.sweeper.waiting
+        waiting[ask] = receive
+        try:
+            yield
+        finally:
+            waiting.pop(ask, None)
+
+    async def _unknown(self, name: str, header: Header) -> FunctionNotFound:
+        """Return the error with near names, of the functions that the caller's key covers."""
+        principal = self.state.keys.authenticate(header.get(b"authorization"))
+        near = await asyncio.to_thread(near_names, name, [*filter(principal.sees, self.state.functions.entries)])
+        return unknown_function(name, near)
+
+
+class _All:
+    """Stands for all asks of one request where only their cancelling counts."""
+
+    def __init__(self, asks: Sequence[Ask]) -> None:
+        self._asks = asks
+        self.handle = self
+
+    def cancel(self) -> None:
+        for ask in self._asks:
+            abandon(ask)
+
+
+def abandon(ask: Ask) -> None:
+    """Nobody wants the answer any more. Idempotent, and of no effect once all of it was read."""
+    if ask.handle is not None:
+        ask.handle.cancel()
+
+
+def _resolve(answer: asyncio.Future[Answer], call: Call | None, outcome: Outcome) -> None:
+    if not answer.done():
+        answer.set_result((call, outcome))
