@@ -61,8 +61,12 @@ class Sequence:
 class Sampler(Protocol):
     """How the next tokens are chosen, for all rows of one step at once."""
 
-    def __call__(self, logits: Any, states: Row[Any]) -> list[Token]:
-        """Return a token per row. logits: float32 [rows, vocabulary]; states: each sequence's `sampling`, in order."""
+    def __call__(self, logits: Any, states: Row[Any]) -> list[Token | Exception]:
+        """Return a token per row, or the error that ends that row's sequence as failed, such as logits that are NaN.
+
+        logits: float32 [rows, vocabulary]; may be written to. states: each sequence's `sampling`, in order; each counts
+        its token as generated from then on.
+        """
 
 
 class GenerationEngine(Protocol):
