@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from samovar.spec import Limits as Limits
     from samovar.spec import Resources as Resources
     from samovar.spec import Scaling as Scaling
+    from samovar.tensors import Tensor as Tensor
 
 __version__ = "0.1.0"
 
@@ -46,6 +47,7 @@ _HOMES = {
     "Resources": "samovar.spec",
     "Scaling": "samovar.spec",
     "SamovarError": "samovar.errors",
+    "Tensor": "samovar.tensors",
 }
 
 __all__ = [
@@ -63,6 +65,7 @@ __all__ = [
     "Resources",
     "SamovarError",
     "Scaling",
+    "Tensor",
     "Weights",
     "__version__",
     "function",

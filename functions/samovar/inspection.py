@@ -22,6 +22,7 @@ from samovar.authoring import Definition, definition_of, is_function
 from samovar.errors import DeployRefused, RequestError
 from samovar.options import resolve_weights
 from samovar.schema import Input, input_schema, output_schema
+from samovar.signature_tensors import manifest_specs
 from samovar.spec import BlobRef, Manifest
 from samovar.tasks.checks import check_task
 from samovar.values import Struct
@@ -82,6 +83,7 @@ def _manifest(definition: Definition, entry: str) -> Manifest:
         schema = input_schema(definition)
         check_task(definition.task, definition.handler, schema, output_schema(definition))
         _check_example(definition, Input(definition))
+        inputs, outputs, no_tensors = manifest_specs(definition)
     except TypeError as error:
         raise DeployRefused(f"the handler's input type cannot be read from JSON: {error}") from error
     return Manifest(
@@ -107,6 +109,9 @@ def _manifest(definition: Definition, entry: str) -> Manifest:
         has_check=definition.has_check,
         input_schema=schema,
         output_schema=output_schema(definition),
+        inputs=inputs,
+        outputs=outputs,
+        no_tensors=no_tensors,
         example=definition.example,
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
         sdk_version=samovar.__version__,

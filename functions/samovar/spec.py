@@ -47,12 +47,15 @@ class BatchSpec(Struct, frozen=True, kw_only=True):
     """Dynamic batching as stored in the manifest (the `cost` callable stays in the user's code).
 
     max_size: items per batch, >= 1. max_wait_ms: longest wait of the first item while the model is busy or the batch
-    is filling, >= 0. max_cost: largest sum of `cost(item)` in one batch, or None.
+    is filling, >= 0. max_cost: largest sum of `cost(item)` in one batch, or None. max_tokens: of a padded batch, that is
+    its longest item times its items; None if items have no lengths. max_padding: tokens an item is padded by at most.
     """
 
     max_size: int = 16
     max_wait_ms: float = 5.0
     max_cost: float | None = None
+    max_tokens: int | None = None
+    max_padding: int = 32
 
 
 class Resources(Struct, frozen=True, kw_only=True):
@@ -132,7 +135,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     example: an input used for the warm-up inference, or None. hedge_after: send a second copy of a call that runs
     longer than this ("p95", "50ms"), None = never. jobs: how queued jobs are run.
     task: what it is for, as in `samovar.tasks`, "" if it does not say. inputs, outputs: its types as tensors, both
-    empty if they are none.
+    empty if they are none; no_tensors: then why.
     """
 
     name: str
@@ -166,6 +169,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     task: str = ""
     inputs: list[TensorSpec] = msgspec.field(default_factory=list)
     outputs: list[TensorSpec] = msgspec.field(default_factory=list)
+    no_tensors: str = ""
 
     @property
     def ref(self) -> str:
