@@ -183,6 +183,9 @@ def _define(obj: Any, mark: _Mark) -> Definition:
     options, is_class = mark.options, inspect.isclass(obj)
     if is_class:
         _check_class(obj)
+        _check_length(obj, options.get("batch"))
+    elif isinstance(getattr(options.get("batch"), "length", None), str):
+        raise DeployRefused("Batch: length= of a function is itself a function of one item, not the name of a method")
     elif "weights" in options:
         raise DeployRefused("weights= needs a class with load(self, weights, device): a function has no load")
     batch: Batch | None = options.get("batch")
@@ -225,6 +228,16 @@ def _check_class(cls: type) -> None:
         )
     for name, parameters in (("load", ["weights", "device"]), ("check", []), ("unload", [])):
         _check_method(cls, name, parameters)
+
+
+def _check_length(cls: type, batch: Batch | None) -> None:
+    """A length may be a method: it needs what `load` made, such as a tokenizer."""
+    if batch is None or not isinstance(batch.length, str):
+        return
+    if len(_parameters_of(_own(cls, batch.length))) != 1:
+        raise DeployRefused(
+            f"Batch: length={batch.length!r} must name a method {batch.length}(self, item) of the class"
+        )
 
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

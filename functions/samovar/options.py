@@ -25,12 +25,18 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     max_size: items per batch, >= 1. max_wait_ms: longest wait of the first item while the batch fills, >= 0; an idle
     instance never waits. cost: cost of one item (any unit, > 0), with max_cost the largest sum in one batch.
+    length: for a handler that pads its items to the longest: tokens of one item (>= 0), by a function of it or, by its
+    name, a method of the class. Then items of similar lengths are batched: max_tokens: of a padded batch, that is its
+    longest item times its items, >= 1. max_padding: tokens an item is padded by at most, >= 0.
     """
 
     max_size: int = 16
     max_wait_ms: float = 5.0
     cost: Callable[[Any], float] | None = None
     max_cost: float | None = None
+    length: Callable[[Any], int] | str | None = None
+    max_tokens: int | None = None
+    max_padding: int = 32
 
     def __post_init__(self) -> None:
         require(isinstance(self.max_size, int) and self.max_size >= 1, "Batch: max_size >= 1")
@@ -38,11 +44,24 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         require((self.cost is None) == (self.max_cost is None), "Batch: cost and max_cost belong together")
         require(self.cost is None or callable(self.cost), "Batch: cost is a function of one item")
         require(self.max_cost is None or self.max_cost > 0, "Batch: max_cost > 0")
+        require((self.length is None) == (self.max_tokens is None), "Batch: length and max_tokens belong together")
+        is_length = self.length is None or isinstance(self.length, str) or callable(self.length)
+        require(is_length, "Batch: length is a function of one item, or the name of a method")
+        is_tokens = isinstance(self.max_tokens, int) and self.max_tokens >= 1
+        require(self.max_tokens is None or is_tokens, "Batch: max_tokens is a whole number >= 1")
+        is_padding = isinstance(self.max_padding, int) and self.max_padding >= 0
+        require(is_padding, "Batch: max_padding is a whole number >= 0")
 
     @property
     def spec(self) -> BatchSpec:
         """The part that is stored in the manifest."""
-        return BatchSpec(max_size=self.max_size, max_wait_ms=float(self.max_wait_ms), max_cost=self.max_cost)
+        return BatchSpec(
+            max_size=self.max_size,
+            max_wait_ms=float(self.max_wait_ms),
+            max_cost=self.max_cost,
+            max_tokens=self.max_tokens,
+            max_padding=self.max_padding,
+        )
 
 
 class Weights(msgspec.Struct, frozen=True):

@@ -47,8 +47,8 @@ class BatchSpec(Struct, frozen=True, kw_only=True):
     """Dynamic batching as stored in the manifest (the `cost` callable stays in the user's code).
 
     max_size: items per batch, >= 1. max_wait_ms: longest wait of the first item while the model is busy or the batch
-    is filling, >= 0. max_cost: largest sum of `cost(item)` in one batch, or None. max_tokens: of a padded batch, that is
-    its longest item times its items; None if items have no lengths. max_padding: tokens an item is padded by at most.
+    is filling, >= 0. max_cost: largest sum of `cost(item)` in one batch, or None. max_tokens: of a padded batch, its
+    longest item times its items; None if items have no lengths. max_padding: tokens an item is padded by at most.
     """
 
     max_size: int = 16

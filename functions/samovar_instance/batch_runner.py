@@ -33,6 +33,7 @@ class BatchRunner:
         self._invoker = invoker
         self._spec = invoker.batch.spec
         self._cost: Callable[[Any], float] | None = invoker.batch.cost
+        self._length = invoker.length
         self._loop = loop
         self._running: list[Call] = []
         self._task: asyncio.Future[Any] | None = None
@@ -45,10 +46,10 @@ class BatchRunner:
             self._prepare_arrivals()
             self._drop_expired()
             now_s = time.monotonic()
-            # a copy: the I/O thread may withdraw one meanwhile
-            decision = batching.decide(now_s, list(mailbox.waiting), self._spec, self._last)
+            waiting = list(mailbox.waiting)  # a copy: the I/O thread may withdraw one meanwhile
+            decision = batching.decide(now_s, waiting, self._spec, self._last)
             if decision.take:
-                self._run_batch(self._claim(decision.take))
+                self._run_batch(self._claim([waiting[place] for place in decision.take]))
             else:
                 until_s = decision.wait_until_s
                 mailbox.doze(self._has_news, -1 if until_s is None else max(0.0, until_s - now_s))
@@ -74,7 +75,8 @@ class BatchRunner:
         try:
             call.value = self._invoker.decode(call.body)
             call.cost = self._weigh(call.value)
-        except BaseException as error:  # noqa: BLE001 (a cost function may raise anything)
+            call.length = self._measure(call.value)
+        except BaseException as error:  # noqa: BLE001 (a function of theirs may raise anything)
             call.started_at_s = time.monotonic()
             fail(self._mailbox, call, error)
             return False
@@ -92,28 +94,32 @@ class BatchRunner:
             raise InvalidInput(f"$: the input costs {cost:g}, more than a whole batch may ({max_cost:g})", path="$")
         return cost
 
+    def _measure(self, value: Any) -> int:
+        if self._length is None:
+            return 0
+        length = self._length(value)
+        if not isinstance(length, int) or length < 0:
+            raise FunctionRaised(f"the length function returned {length!r}, no whole number", type="ValueError")
+        max_tokens = self._spec.max_tokens
+        if max_tokens is not None and length > max_tokens:
+            detail = f"$: the input has {length} tokens, more than a whole batch may ({max_tokens})"
+            raise InvalidInput(detail, path="$")
+        return length
+
     def _drop_expired(self) -> None:
         now_s = time.monotonic()
         for call in list(self._mailbox.waiting):
             if now_s >= call.deadline_s and self._mailbox.withdraw(call):
                 self._mailbox.emit(Kind.FAILURE, call, failures.expired("queue"))
 
-    def _claim(self, count: int) -> list[Call]:
-        """Take up to `count` items out of the queue; the I/O thread may have withdrawn some since the decision."""
-        claimed: list[Call] = []
-        waiting = self._mailbox.waiting
-        while len(claimed) < count and waiting:
-            try:
-                call = waiting.popleft()
-            except IndexError:
-                break
-            if start(self._mailbox, call):
-                claimed.append(call)
-        return claimed
+    def _claim(self, chosen: list[Call]) -> list[Call]:
+        """Take the chosen items out of the queue, but for those that the I/O thread has withdrawn since."""
+        return [call for call in chosen if self._mailbox.claim(call) and start(self._mailbox, call)]
 
     def _run_batch(self, calls: list[Call]) -> None:
         if not calls:
             return
+        started_s = time.monotonic()
         for call in calls:
             call.batch_size = len(calls)
             call.stop = self._look_who_is_left
@@ -129,7 +135,8 @@ class BatchRunner:
         else:
             for call, output in zip(calls, outputs, strict=True):
                 self._tell(call, output)
-        self._last = batching.LastBatch(len(calls), time.monotonic())
+        now_s = time.monotonic()
+        self._last = batching.LastBatch(len(calls), now_s, now_s - started_s)
 
     def _try_together(self, calls: list[Call]) -> list[Any] | BaseException:
         self._running = calls

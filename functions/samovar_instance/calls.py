@@ -36,7 +36,8 @@ class Call:
     """I/O thread writes: deadline_s, is_cancelled, is_expired, num_granted. Model thread: started_at_s, num_sent …
 
     received_at_s, deadline_s: monotonic seconds. has_heard: what runs it was told to stop, and could listen.
-    value, cost: decoded input of a batch item. stop, resume: how the I/O thread reaches a running coroutine.
+    value, cost, length: decoded input of a batch item, and what its function says of it.
+    stop, resume: how the I/O thread reaches a running coroutine.
     is_check: it runs the version's own check, not the handler. num_granted - num_sent: chunks a stream may still send.
     content_type, accept: of the body, and of what the caller wants for an answer. tenant: whose call it is, "" =
     unknown.
@@ -62,6 +63,7 @@ class Call:
         "is_expired",
         "is_heard",
         "job",
+        "length",
         "notify_start",
         "num_granted",
         "num_sent",
@@ -102,6 +104,7 @@ class Call:
         self.context: CallContext | None = None
         self.value: Any = None
         self.cost = 0.0
+        self.length = 0
         self.stop: Callable[[], object] | None = None
         self.resume: Callable[[], object] | None = None
 

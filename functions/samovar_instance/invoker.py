@@ -19,12 +19,15 @@ class Invoker:
     """`handler`: the user's function, or the loaded instance of the user's class.
 
     prove: finds out whether that is well, raising if it is not; a plain async handler's returns a coroutine or None.
+    length: tokens of one item, None if the function does not say.
     takes_context: whether the handler asked for one: the call's own, of a batch the list of its members'.
     """
 
     def __init__(self, definition: Definition, handler: Callable[..., Any]) -> None:
         self.kind = definition.handler
         self.batch = definition.batch
+        length = definition.batch.length if definition.batch is not None else None
+        self.length: Callable[[Any], int] | None = getattr(handler, length) if isinstance(length, str) else length
         shape = Input(definition)
         self.decode: Callable[[bytes], Any] = shape.decode
         self.encode: Callable[[Any], bytes] = Output().encode

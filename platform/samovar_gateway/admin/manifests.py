@@ -93,6 +93,8 @@ def _check_batch(manifest: Manifest) -> None:
     _require(batch.max_size >= 1, "Batch: max_size >= 1")
     _require(batch.max_wait_ms >= 0, "Batch: max_wait_ms >= 0")
     _require(batch.max_cost is None or batch.max_cost > 0, "Batch: max_cost > 0")
+    _require(batch.max_tokens is None or batch.max_tokens >= 1, "Batch: max_tokens >= 1")
+    _require(batch.max_padding >= 0, "Batch: max_padding >= 0")
     _require(manifest.handler in ("sync", "async"), "a generator cannot be batched")
 
 
