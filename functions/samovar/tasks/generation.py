@@ -111,6 +111,7 @@ class GenerationInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     logprobs: None = none, else how many alternatives beside the chosen token are told, 0 to 20. presence_penalty,
     frequency_penalty: -2 to 2, over generated tokens. logit_bias: token id as text to -100 … 100. response_format,
     tools, tool_choice: as in OpenAI's API. echo: the prompt is part of the text. ignore_eos: only max_tokens ends it.
+    user: for whom the caller asks, in the caller's own words; changes nothing in the answer, a function may note it.
     """
 
     messages: list[Message] | None = None
@@ -133,6 +134,7 @@ class GenerationInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     parallel_tool_calls: bool = True
     echo: bool = False
     ignore_eos: bool = False
+    user: str | None = None
 
     def check(self) -> None:
         """Return if every field is within its range. Raises: RequestError with `param`.
