@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from samovar.errors import InvalidInput
-from samovar.tensors import DATATYPES, ITEM_BYTES, num_elements
+from samovar.tensors import DATATYPES, ITEM_BYTES, TensorSpec, fits, num_elements
 
 MEDIA_TYPE = "application/vnd.samovar.tensors"
 ALIGNMENT = 16  # of contents within a body, so that arrays may be views on them
@@ -101,6 +101,36 @@ def check(tensor: TensorValue) -> None:
         expected = count * ITEM_BYTES[tensor.datatype]
         told = f"{name}: {len(tensor.data)} bytes came, {tensor.datatype} of shape {list(tensor.shape)} has {expected}"
         raise InvalidInput(told, path=name)
+
+
+def check_inputs(tensors: Sequence[TensorValue], specs: Sequence[TensorSpec], required: Iterable[str]) -> None:
+    """Return if these are tensors that `specs` describe, each at most once and none that is required missing.
+
+    Raises: InvalidInput with the name of the tensor that is not.
+    """
+    known = {spec.name: spec for spec in specs}
+    given: set[str] = set()
+    for tensor in tensors:
+        name, spec = tensor.name, known.get(tensor.name)
+        if spec is None:
+            told = f"{name[:100]}: there is no input of this name; there is {', '.join(known)}"
+            raise InvalidInput(told, path=name[:100])
+        if name in given:
+            raise InvalidInput(f"{name}: the input came twice", path=name)
+        if tensor.datatype != spec.datatype:
+            raise InvalidInput(f"{name}: {spec.datatype} is expected, not {tensor.datatype}", path=name)
+        if not fits(tensor.shape, spec):
+            told = f"{name}: shape {told_shape(spec)} is expected, not {list(tensor.shape)}"
+            raise InvalidInput(told, path=name)
+        given.add(name)
+    for name in required:
+        if name not in given:
+            raise InvalidInput(f"{name}: the input is missing", path=name)
+
+
+def told_shape(spec: TensorSpec) -> str:
+    """Return a spec's shape in words of an error."""
+    return str([*spec.shape[:-1], "..."] if spec.any_rank else spec.shape).replace("'", "")
 
 
 def elements(tensor: TensorValue) -> Iterator[memoryview]:

@@ -7,7 +7,7 @@ This module does not know arrays, hints, JSON or HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from samovar.errors import InvalidInput
@@ -84,20 +84,6 @@ def fits(shape: Sequence[int], spec: TensorSpec) -> bool:
     elif [*wanted] == [1] and not shape:
         return True
     return len(shape) == len(wanted) and all(want in (-1, size) for size, want in zip(shape, wanted, strict=True))
-
-
-def check_names(names: Iterable[str], known: Iterable[str], required: Iterable[str], what: str = "input") -> None:
-    """Return if every name is known, none comes twice and none that is required is missing. Raises: InvalidInput."""
-    given, possible = list(names), list(known)
-    for number, name in enumerate(given):
-        if name not in possible:
-            told = ", ".join(possible) or "none"
-            raise InvalidInput(f"{name[:100]}: there is no {what} of this name; there is {told}", path=name[:100])
-        if name in given[:number]:
-            raise InvalidInput(f"{name}: the {what} came twice", path=name)
-    for name in required:
-        if name not in given:
-            raise InvalidInput(f"{name}: the {what} is missing", path=name)
 
 
 def _told(shape: Sequence[int]) -> str:

@@ -39,12 +39,13 @@ class Ask:
     key_id: of the caller's API key; rate: that key's limit, None = none. priority: HIGH, NORMAL, LOW or BACKGROUND, as
     the key allows. header: the request's headers by lower-case name, as bytes. no_store: the caller forbids keeping its
     answer. deliver: called once with the call that answered (None if no call did) and the outcome; must not raise.
-    version: that the route chose, None until then. marks: a sum of the constants above. more_headers: what the answer
-    says beside its usual headers. answered_by: who gave it, if not the version itself, as in `requestlog.rows`. handle:
-    what is under way, once it began. job: it is an attempt at a queued job, None for an invocation; hear: called with
-    what its handler says meanwhile, must not raise; the handler is told whether anybody listens (`unheard`: nobody);
-    accept: the media type that the answer is to have. is_part: one of several asks of one request, not the first: the
-    request has paid at the rate limits already. alone: it may have taken down an instance: it gets one to itself.
+    version: that the route chose, None until then; an edge whose caller names one sets it before it begins. marks: a
+    sum of the constants above. more_headers: what the answer says beside its usual headers. answered_by: who gave it,
+    if not the version itself, as in `requestlog.rows`. handle: what is under way, once it began. job: it is an attempt
+    at a queued job, None for an invocation; hear: called with what its handler says meanwhile, must not raise; the
+    handler is told whether anybody listens (`unheard`: nobody); accept: the media type that the answer is to have.
+    is_part: one of several asks of one request, not the first: the request has paid at the rate limits already. alone:
+    it may have taken down an instance: it gets one to itself.
     """
 
     __slots__ = (
@@ -112,6 +113,24 @@ class Ask:
         self.job: JobTag | None = None
         self.hear: Callable[[Progress | LogLine], object] = unheard
         self.alone = False
+
+    def another(self) -> Ask:
+        """Return one more ask of the same request, not begun: each part of a request is an ask of its own."""
+        more = Ask(
+            self.entry,
+            self.key_id,
+            self.arrived_s,
+            self.deadline_s,
+            self.header,
+            self.request_id,
+            self.priority,
+            self.no_store,
+            self.content_type,
+            self.traceparent,
+            self.accept_stream,
+        )
+        more.accept, more.rate, more.version = self.accept, self.rate, self.version
+        return more
 
 
 def unheard(_message: Progress | LogLine) -> None:

@@ -53,7 +53,7 @@ class Journey:
         try:
             if (ask.rate is not None or entry.rates is not None) and not ask.is_part:
                 self.rates.take(ask.key_id, ask.rate, entry.record.name, entry.rates)
-            version = entry.only or entry.choose(ask, random.random())  # noqa: S311  shares of traffic are no secret
+            version = ask.version or entry.only or entry.choose(ask, random.random())  # noqa: S311  no secret
             ask.version = version
             if entry.mirror is not None and random.random() < entry.mirror_share:  # noqa: S311
                 self.shadow.offer(ask, entry.mirror)

@@ -114,7 +114,7 @@ class Shadow:
             traceparent=ask.traceparent,
             accept_stream=False,
         )
-        mine.body, mine.marks = ask.body, SHADOW
+        mine.body, mine.accept, mine.marks = ask.body, ask.accept, SHADOW
         try:
             copy.handle = self.journey.attempt(copy.version, mine, copy)
         except SamovarError:

@@ -74,7 +74,7 @@ class Caller:
                     raise
                 return check()
         except FunctionNotFound:
-            raise await self._unknown(name, header) from None
+            raise await self.unknown(name, header) from None
 
     async def outcome(self, ask: Ask, body: bytes, receive: Receive | None = None) -> Given:
         """Begin the ask and return what it comes to. Whoever reads a stream ends with `abandon`.
@@ -132,7 +132,7 @@ class Caller:
         finally:
             waiting.pop(ask, None)
 
-    async def _unknown(self, name: str, header: Header) -> FunctionNotFound:
+    async def unknown(self, name: str, header: Header) -> FunctionNotFound:
         """Return the error with near names, of the functions that the caller's key covers."""
         principal = self.state.keys.authenticate(header.get(b"authorization"))
         near = await asyncio.to_thread(near_names, name, [*filter(principal.sees, self.state.functions.entries)])

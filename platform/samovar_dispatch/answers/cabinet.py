@@ -36,15 +36,17 @@ MAX_WAITING, MAX_WAITING_BYTES = 1000, 16 << 20
 BATCH, SLICE = 64, 8
 REFRESH_S = 1.0  # an answer younger than this is not kept anew: under load the last one is as good
 REFRESH_SHARE = 0.5
+JSON = "application/json"  # what most callers accept
 
 
 @dataclass(slots=True)
 class Offer:
-    """A good answer, to be kept under its input. key: "" until it is known."""
+    """A good answer, to be kept under its input. accept: what its caller wanted it to be. key: "" until it is known."""
 
     scope: Scope
     key_id: str
     body: bytes
+    accept: str
     answer: Answer
     key: str
 
@@ -114,11 +116,12 @@ class Cabinet:
         self._reads: set[asyncio.Task[Answer | None]] = set()
         self._away_until_s = 0.0
 
-    def key(self, scope: Scope, key_id: str, body: bytes) -> str:
-        """Return the id of the answer to this input of this caller."""
+    def key(self, scope: Scope, key_id: str, body: bytes, accept: str = JSON) -> str:
+        """Return the id of the answer to this input of this caller, in the form that it accepts."""
         owner = b"" if scope.shared else key_id.encode()
         digest = input_digest(body, scope.paths)
-        return f"{scope.function}:{blake2b(scope.prefix + owner + b'/' + digest, digest_size=16).hexdigest()}"
+        form = b"/" if accept == JSON else f"/{accept}/".encode()
+        return f"{scope.function}:{blake2b(scope.prefix + owner + form + digest, digest_size=16).hexdigest()}"
 
     def look(self, key: str, max_age_s: float) -> Answer | None:
         """Return the answer on the shelf, unless it is too old."""
@@ -140,9 +143,9 @@ class Cabinet:
         lookup.task.add_done_callback(self._reads.discard)
         return lookup
 
-    def keep(self, scope: Scope, key_id: str, body: bytes, answer: Answer, key: str = "") -> None:
+    def keep(self, scope: Scope, key_id: str, body: bytes, answer: Answer, key: str = "", accept: str = JSON) -> None:
         """Keep `answer` soon. key: of the input if it is known; then the shelf has it at once."""
-        offer = Offer(scope, key_id, body, answer, key)
+        offer = Offer(scope, key_id, body, accept, answer, key)
         if key:
             self.shelf.put(key, answer)
         if len(self._offers) >= MAX_WAITING or self._offered_bytes + offer.num_bytes > MAX_WAITING_BYTES:
@@ -192,7 +195,7 @@ class Cabinet:
             self._offered_bytes -= offer.num_bytes
             is_new = bool(offer.key)
             if not is_new:
-                offer.key = self.key(offer.scope, offer.key_id, offer.body)
+                offer.key = self.key(offer.scope, offer.key_id, offer.body, offer.accept)
                 is_new = self._is_due(offer)
             if is_new:
                 self.shelf.put(offer.key, offer.answer)

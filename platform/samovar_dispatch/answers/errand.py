@@ -188,10 +188,10 @@ class Errand:
         may_keep = not ask.no_store and len(ask.body) <= MAX_INPUT_BYTES
         may_keep = may_keep and len(result.body) <= cabinet.max_answer_bytes
         if may_keep and recipe.stale is not None:
-            cabinet.keep(recipe.stale, ask.key_id, ask.body, answer)
+            cabinet.keep(recipe.stale, ask.key_id, ask.body, answer, accept=ask.accept)
         if self._reuse is not None and recipe.fresh is not None:
             if may_keep:
-                cabinet.keep(recipe.fresh, ask.key_id, ask.body, answer, self._reuse.key)
+                cabinet.keep(recipe.fresh, ask.key_id, ask.body, answer, self._reuse.key, ask.accept)
             self._reuse.succeeded(answer, may_keep)
             ask.more_headers = ((b"cache-status", self._reuse.status),)
 
@@ -233,7 +233,7 @@ class Errand:
         ask, cabinet, scope = self.ask, self.desk.cabinet, self.recipe.stale
         if scope is None or ask.no_store or len(ask.body) > MAX_INPUT_BYTES:
             return False
-        key = cabinet.key(scope, ask.key_id, ask.body)
+        key = cabinet.key(scope, ask.key_id, ask.body, ask.accept)
         answer, remaining_s = cabinet.look(key, scope.lifetime_s), self.remaining_s()
         if answer is not None:
             self._stale(answer)

@@ -45,7 +45,7 @@ class Reuse:
         if ask.no_store or len(ask.body) > MAX_INPUT_BYTES:
             self._bypass(b"request" if ask.no_store else b"bypass")
             return
-        self.key = cabinet.key(scope, ask.key_id, ask.body)
+        self.key = cabinet.key(scope, ask.key_id, ask.body, ask.accept)
         if b"no-cache" in ask.header.get(b"cache-control", b"").lower():
             self._bypass(b"request")
         elif (answer := cabinet.look(self.key, scope.lifetime_s)) is not None:
