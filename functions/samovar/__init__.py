@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from samovar.acceleration.options import Precision as Precision
     from samovar.async_client import AsyncClient as AsyncClient
     from samovar.authoring import function as function
     from samovar.client import Client as Client
@@ -43,6 +44,7 @@ _HOMES = {
     "Fallback": "samovar.policies",
     "Jobs": "samovar.policies",
     "Log": "samovar.policies",
+    "Precision": "samovar.acceleration.options",
     "Limits": "samovar.spec",
     "Resources": "samovar.spec",
     "Scaling": "samovar.spec",
@@ -62,6 +64,7 @@ __all__ = [
     "Jobs",
     "Limits",
     "Log",
+    "Precision",
     "Resources",
     "SamovarError",
     "Scaling",

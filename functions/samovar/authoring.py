@@ -20,6 +20,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
+import msgspec
+
+from samovar.acceleration import options as acceleration
+from samovar.acceleration.options import Acceleration, Precision
 from samovar.errors import DeployRefused
 from samovar.options import Batch, Weights, check_option, class_options
 from samovar.policies import Breaker, Cache, Fallback, Jobs, Log
@@ -50,6 +54,7 @@ class Definition:
     log: Log
     hedge_after: str | None
     weights: Weights | None
+    acceleration: Acceleration
     requirements: tuple[str, ...]
     retry_on_crash: bool
     example: Any
@@ -108,6 +113,10 @@ def function(
     log: Log | None = None,
     hedge_after: str | None = None,
     weights: Weights | None = None,
+    precision: Precision | None = None,
+    compile: str | None = None,
+    engine: str | None = None,
+    attention: str | None = None,
     requirements: Sequence[str] | None = None,
     retry_on_crash: bool | None = None,
     example: Any = None,
@@ -120,6 +129,7 @@ def function(target: Any = None, /, **options: Any) -> Any:
         task: what it is for: "text-generation" and "embeddings" are served by OpenAI's routes, too (samovar.tasks).
         batch, scaling, resources, limits, fallback, cache, breaker, jobs, log, weights: value objects, see each.
         hedge_after: a call that runs longer than this ("p95", "50ms") is sent to a second instance too.
+        precision, compile, engine, attention: how its models are run (samovar.acceleration).
         requirements: extra pip requirements, such as "rapidfuzz>=3".
         retry_on_crash: whether a call may run again when its instance died; default True.
         example: an input of the handler, as a client would send it; used for the warm-up inference.
@@ -206,6 +216,7 @@ def _define(obj: Any, mark: _Mark) -> Definition:
         log=options.get("log", Log()),
         hedge_after=options.get("hedge_after"),
         weights=options.get("weights"),
+        acceleration=_acceleration(options),
         requirements=tuple(options.get("requirements", ())),
         retry_on_crash=options.get("retry_on_crash", True),
         example=options.get("example"),
@@ -213,6 +224,19 @@ def _define(obj: Any, mark: _Mark) -> Definition:
         file=mark.file,
         line=mark.line,
     )
+
+
+def _acceleration(options: dict[str, Any]) -> Acceleration:
+    """Return what is declared about models. Raises: DeployRefused for what does not go together."""
+    precision: Precision | None = options.get("precision")
+    said: dict[str, Any] = {key: options[key] for key in ("compile", "engine", "attention") if key in options}
+    try:
+        declared = msgspec.convert({**said, "precision": precision.name if precision else ""}, Acceleration)
+    except msgspec.ValidationError as error:
+        raise DeployRefused(f"how the models are run: {error}") from error
+    gpus = options.get("resources", Resources()).gpus
+    acceleration.check(declared, num_gpus=gpus, has_example=options.get("example") is not None)
+    return declared
 
 
 def _check_class(cls: type) -> None:

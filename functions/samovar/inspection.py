@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 import samovar
+from samovar.acceleration.options import requirements
 from samovar.authoring import Definition, definition_of, is_function
 from samovar.errors import DeployRefused, RequestError
 from samovar.options import resolve_weights
@@ -94,7 +95,8 @@ def _manifest(definition: Definition, entry: str) -> Manifest:
         kind=definition.kind,
         handler=definition.handler,
         code=BlobRef(sha256="", size_bytes=0),
-        requirements=list(definition.requirements),
+        requirements=[*definition.requirements, *requirements(definition.acceleration, definition.resources.gpus)],
+        acceleration=definition.acceleration,
         scaling=definition.scaling,
         batch=definition.batch.spec if definition.batch else None,
         resources=definition.resources,

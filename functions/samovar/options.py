@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from samovar.acceleration.options import Precision
 from samovar.errors import DeployRefused
 from samovar.policies import Breaker, Cache, Fallback, Jobs, Log, check_hedge
 from samovar.spec import BatchSpec, Limits, Resources, Scaling
@@ -88,12 +89,28 @@ OPTION_TYPES: dict[str, type] = {
     "jobs": Jobs,
     "log": Log,
     "weights": Weights,
+    "precision": Precision,
+    "compile": str,
+    "engine": str,
+    "attention": str,
     "hedge_after": str,
     "requirements": list,
     "retry_on_crash": bool,
     "example": object,
 }
-_VALUE_OBJECTS = ("batch", "scaling", "resources", "limits", "fallback", "cache", "breaker", "jobs", "log", "weights")
+_VALUE_OBJECTS = (
+    "batch",
+    "scaling",
+    "resources",
+    "limits",
+    "fallback",
+    "cache",
+    "breaker",
+    "jobs",
+    "log",
+    "weights",
+    "precision",
+)
 
 
 def class_options(target: type, given: dict[str, Any]) -> dict[str, Any]:

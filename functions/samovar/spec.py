@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from samovar.acceleration.options import Acceleration, Built
 from samovar.policies import MAX_BURST, Breaker, Cache, Fallback, Jobs, Log, parse_rate
 from samovar.tensors import TensorSpec
 from samovar.values import NAME_PATTERN, Struct, above, at_least, require
@@ -135,7 +136,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     example: an input used for the warm-up inference, or None. hedge_after: send a second copy of a call that runs
     longer than this ("p95", "50ms"), None = never. jobs: how queued jobs are run.
     task: what it is for, as in `samovar.tasks`, "" if it does not say. inputs, outputs: its types as tensors, both
-    empty if they are none; no_tensors: then why.
+    empty if they are none; no_tensors: then why. acceleration: how its models are run; built: what was made for that at
+    deploy, in the folder `acceleration.options.FOLDER` of the weights.
     """
 
     name: str
@@ -170,6 +172,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     inputs: list[TensorSpec] = msgspec.field(default_factory=list)
     outputs: list[TensorSpec] = msgspec.field(default_factory=list)
     no_tensors: str = ""
+    acceleration: Acceleration = Acceleration()
+    built: Built | None = None
 
     @property
     def ref(self) -> str:

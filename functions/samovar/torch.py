@@ -28,6 +28,9 @@ from transformers.core_model_loading import WeightRenaming, rename_source_key
 from transformers.initialization import no_init_weights
 from transformers.models.auto.auto_factory import _get_model_class
 
+from samovar.acceleration.models import accelerate as accelerate
+from samovar.acceleration.models import declared_now, dtype_of
+
 logger = logging.getLogger("samovar.torch")
 
 _INDEX = "model.safetensors.index.json"
@@ -48,16 +51,24 @@ def load_pretrained(
         path: directory with config.json and safetensors files, whole or sharded.
         auto_class: a transformers Auto class, or a model class. device: "cpu" or "cuda:N".
         dtype: of the floating parameters; None keeps what the checkpoint was saved in.
+    What the version declares (`samovar.acceleration`) is made of it: its precision, unless `dtype` says another, its
+    attention kernel, and what was built of it at deploy in its place.
     Raises: whatever `from_pretrained` raises for a directory it cannot load.
     """
     folder = Path(path)
+    declared = declared_now()
+    return accelerate(_load(folder, auto_class, device, dtype or dtype_of(declared), declared.attention), device)
+
+
+def _load(folder: Path, auto_class: Any, device: str, dtype: torch.dtype | None, attention: str) -> Any:
     try:
-        return _load_mapped(folder, auto_class, device, dtype)
+        return _load_mapped(folder, auto_class, device, dtype, attention)
     except _CannotMatch as reason:
         logger.warning("loading %s with from_pretrained: %s", folder, reason)
     except Exception as error:  # noqa: BLE001 (whatever breaks in internals, from_pretrained is the answer)
         logger.warning("loading %s with from_pretrained: %s: %s", folder, type(error).__name__, error)
-    model = auto_class.from_pretrained(folder, dtype=dtype or "auto", local_files_only=True)
+    kernel = {"attn_implementation": attention} if attention else {}
+    model = auto_class.from_pretrained(folder, dtype=dtype or "auto", local_files_only=True, **kernel)
     return model.to(device).eval()
 
 
@@ -86,8 +97,10 @@ def _write_tiny_checkpoint(folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
-def _load_mapped(folder: Path, auto_class: Any, device: str, dtype: torch.dtype | None) -> Any:
+def _load_mapped(folder: Path, auto_class: Any, device: str, dtype: torch.dtype | None, attention: str = "") -> Any:
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    if attention:
+        config._attn_implementation = attention
     _refuse_special(config)
     cls = _model_class(auto_class, config)
     weights = _map_weights(folder, device)

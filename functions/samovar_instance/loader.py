@@ -28,6 +28,9 @@ from typing import Any
 
 import msgspec
 
+from samovar.acceleration import session as sessions
+from samovar.acceleration.options import FOLDER, Acceleration
+from samovar.acceleration.session import Session
 from samovar.authoring import Definition, definition_of
 from samovar.errors import DeployRefused
 from samovar.spec import Manifest
@@ -91,8 +94,8 @@ def load(
     try:
         with _phase("import", boot_ms, code_dir):
             definition = _import(manifest.entry, code_dir, layer_dirs)
-        with _phase("load", boot_ms, code_dir):
-            handler = _instantiate(definition, Path(weights_dir) if weights_dir else Path(code_dir), device)
+        with _phase("load", boot_ms, code_dir), sessions.opened(_session(manifest, weights_dir)):
+            handler = _instantiate(definition, _weights_path(manifest, weights_dir, code_dir), device)
         loaded = Loaded(manifest, Invoker(definition, handler), boot_ms, [])
         loaded.example = manifest.example if manifest.example is not None else definition.example
         loaded.unload = getattr(handler, "unload", None) if definition.kind == "class" else None
@@ -135,6 +138,26 @@ def _instantiate(definition: Definition, weights: Path, device: str) -> Any:
     if hasattr(instance, "load"):
         instance.load(weights, device)
     return instance
+
+
+def _weights_path(manifest: Manifest, weights_dir: str, code_dir: str) -> Path:
+    """Return what `load` is given: the weights, the code where there are none but what a build made."""
+    has_own = any(not file.path.startswith(f"{FOLDER}/") for file in manifest.weights)
+    return Path(weights_dir) if weights_dir and (has_own or not manifest.weights) else Path(code_dir)
+
+
+def _session(manifest: Manifest, weights_dir: str) -> Session | None:
+    """Return what is declared for the version's models, None if nothing is."""
+    if manifest.acceleration == Acceleration():
+        return None
+    import torch
+
+    return Session(
+        manifest.acceleration,
+        folder=Path(weights_dir) / FOLDER,
+        num_threads=torch.get_num_threads(),
+        kind=manifest.built.kind if manifest.built is not None else None,
+    )
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
