@@ -1,0 +1,148 @@
+"""Attention over the paged cache, for any model of transformers that asks its registry for attention.
+
+    one forward = one row of tokens: [ decode decode decode | chunk of a prompt | chunk of another ]
+                                       one batch over gathered  each over its own blocks, causal
+                                       blocks, padded
+
+The step travels as a keyword of the model's forward. No mask function is registered under NAME, which tells
+transformers not to make a mask. This module knows tensors, and nothing of sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import AttentionInterface
+
+from samovar_instance.engines.generation.cache import LayerCache, LayerShape
+
+NAME = "samovar_paged"
+KEYWORD = "samovar_step"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of a step that attend together: one of each of many sequences, or a chunk of one.
+
+    rows: which. blocks: int64 [sequences, blocks], None if the chunk is all there is of its sequence. lengths: int64
+    [rows], tokens that each row sees, itself the last of them. masks: by window, made by the first layer that needs it.
+    """
+
+    rows: slice
+    blocks: Tensor | None
+    lengths: Tensor
+    masks: dict[int | None, Tensor] = field(default_factory=dict)
+
+    def mask(self, num_keys: int, window: int | None, dtype: torch.dtype) -> Tensor:
+        """Return what is added to scores, [rows, num_keys]: 0 where a row sees a token; the same for all layers."""
+        if window not in self.masks:
+            places = torch.arange(num_keys, device=self.lengths.device)
+            ends = self.lengths[:, None]
+            seen = places < ends
+            if window is not None:
+                seen &= places >= ends - window
+            self.masks[window] = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(
+                ~seen, float("-inf")
+            )
+        return self.masks[window]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """All of one forward. slots: int64 [tokens], where each token's keys and values go."""
+
+    layers: dict[int, LayerCache]
+    slots: Tensor
+    decodes: list[Part]
+    chunks: list[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Takes a step's place to learn what the layers store: attention is plain and causal."""
+
+    shapes: dict[int, LayerShape] = field(default_factory=dict)
+
+
+def paged_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **keywords: Any,
+) -> tuple[Tensor, None]:
+    """Attend for one layer; what was registered as NAME.
+
+    Args:
+        query: [1, heads, tokens, dim]; key, value: [1, key heads, tokens, dim], of this step's tokens.
+        attention_mask: None. scaling, softcap: of scores. sliding_window: tokens a row sees, itself included.
+        keywords: KEYWORD, the Step or Probe.
+    Returns: [1, tokens, heads, dim], and no weights.
+    """
+    step: Step | Probe = keywords[KEYWORD]
+    layer: int = cast(Any, module).layer_idx
+    rule = _Rule(scaling, sliding_window, softcap)
+    if isinstance(step, Probe):
+        step.shapes[layer] = LayerShape(key.shape[1], key.shape[3], value.shape[3], key.dtype)
+        lengths = torch.arange(1, query.shape[2] + 1, device=query.device)
+        return _chunk(Part(slice(None), None, lengths), rule, query, key, value).transpose(1, 2), None
+    cache = step.layers[layer]
+    cache.write(step.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+    for part in step.decodes:
+        assert part.blocks is not None
+        out[0, part.rows] = _decode(part, rule, query[0, :, part.rows], *cache.read(part.blocks))
+    for part in step.chunks:
+        if part.blocks is None:
+            stored = key[:, :, part.rows], value[:, :, part.rows]
+        else:
+            stored = cache.read(part.blocks)
+        out[:, part.rows] = _chunk(part, rule, query[:, :, part.rows], *stored).transpose(1, 2)
+    return out, None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """How a layer attends."""
+
+    scaling: float | None
+    window: int | None
+    softcap: float | None
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        """Return what queries see; mask None: all is causal, and query and key are the same tokens."""
+        if self.softcap is not None and mask is not None:
+            scores = query @ key.transpose(2, 3) * (self.scaling or query.shape[-1] ** -0.5)
+            scores = torch.tanh(scores / self.softcap) * self.softcap + mask
+            return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
+        return functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=mask is None, scale=self.scaling
+        )
+
+
+def _decode(part: Part, rule: _Rule, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """One query of each sequence, [heads, rows, dim] → [rows, heads, dim]; heads that share keys attend as one."""
+    heads, rows, dim = query.shape
+    packed = query.transpose(0, 1).reshape(rows, key.shape[1], heads // key.shape[1], dim)
+    mask = part.mask(key.shape[2], rule.window, query.dtype)[:, None, None]
+    return rule.attend(packed, key, value, mask).reshape(rows, heads, -1)
+
+
+def _chunk(part: Part, rule: _Rule, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Many queries of one sequence, [1, heads, rows, dim] → the same."""
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    is_plain = part.blocks is None and rule.window is None and rule.softcap is None
+    return rule.attend(query, key, value, None if is_plain else part.mask(key.shape[2], rule.window, query.dtype))
+
+
+AttentionInterface.register(NAME, paged_attention)

@@ -1,0 +1,171 @@
+"""The engine: sequences go in, every step gives each that runs its next token.
+
+This module does not know text, nor how tokens are chosen (the sampler is given) or where keys and values are.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence as Row
+from dataclasses import dataclass, field
+from typing import Any
+
+from samovar.errors import DeadlineExceeded
+from samovar.tasks.generation import CONTEXT_EXCEEDED, refusal
+from samovar_instance.engines.generation.blocks import Blocks
+from samovar_instance.engines.generation.contract import EndReason, Sampler, Sequence, Token
+from samovar_instance.engines.generation.model import Runner
+from samovar_instance.engines.generation.scheduler import Limits, Run, Scheduler
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How much an engine takes. cache_bytes: memory of keys and values; block_tokens: of one block of it."""
+
+    cache_bytes: int = 1 << 30
+    block_tokens: int = 16
+    shares_prefixes: bool = True
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What an engine is doing. Blocks and tokens of the cache: held by sequences, of those used, all there are."""
+
+    num_running: int
+    num_waiting: int
+    num_blocks: int
+    num_held_blocks: int
+    num_held_tokens: int
+    num_used_tokens: int
+    num_cached_tokens: int
+    num_preemptions: int
+
+
+class Engine:
+    """Continuous batching of one model; see `contract.GenerationEngine`."""
+
+    def __init__(self, model: Any, sampler: Sampler, options: Options | None = None) -> None:
+        options = options or Options()
+        self._runner = Runner(model)
+        self._sampler = sampler
+        size = options.block_tokens
+        num_blocks = max(1, options.cache_bytes // (self._runner.token_bytes * size))
+        self._runner.allocate(num_blocks, size)
+        self._blocks = Blocks(num_blocks, size, shares=options.shares_prefixes)
+        self._scheduler = Scheduler(self._blocks, options.limits)
+        self._runs: dict[Sequence, Run] = {}
+        self._cancelled: list[Run] = []
+        self._num_cached_tokens = 0
+        self._max_context_tokens = min(num_blocks * size, _context_of(model))
+
+    @property
+    def max_context_tokens(self) -> int:
+        """Prompt and generated tokens of one sequence together: by the model and by the cache's size."""
+        return self._max_context_tokens
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has something to do."""
+        return bool(self._runs)
+
+    def stats(self) -> Stats:
+        """Return what the engine is doing now."""
+        blocks, scheduler = self._blocks, self._scheduler
+        return Stats(
+            num_running=len(scheduler.running),
+            num_waiting=scheduler.num_waiting,
+            num_blocks=blocks.num_blocks,
+            num_held_blocks=blocks.num_held,
+            num_held_tokens=blocks.num_held * blocks.block_tokens,
+            num_used_tokens=scheduler.num_used_tokens,
+            num_cached_tokens=self._num_cached_tokens,
+            num_preemptions=scheduler.num_preemptions,
+        )
+
+    def add(self, sequence: Sequence) -> None:
+        """Take a sequence in. Raises: RequestError if it can never fit or has a token the model does not know."""
+        prompt, vocabulary = sequence.prompt, self._runner.num_vocabulary
+        if not prompt:
+            raise refusal("prompt", "prompt is empty: it needs at least one token")
+        if min(prompt) < 0 or max(prompt) >= vocabulary:
+            raise refusal("prompt", f"prompt has a token that the model does not know: it has 0 to {vocabulary - 1}")
+        total = len(prompt) + sequence.max_tokens
+        if sequence.max_tokens < 1 or total > self._max_context_tokens:
+            raise refusal(
+                "max_tokens" if len(prompt) < self._max_context_tokens else "prompt",
+                f"{len(prompt)} tokens of prompt and {sequence.max_tokens} to generate do not fit the context of "
+                f"{self._max_context_tokens}",
+                reason=CONTEXT_EXCEEDED,
+            )
+        run = Run(sequence, [*prompt])
+        self._runs[sequence] = run
+        self._scheduler.add(run)
+
+    def cancel(self, sequence: Sequence) -> None:
+        """End a sequence before the next step. Idempotent; of one that ended, nothing."""
+        run = self._runs.get(sequence)
+        if run is not None and run not in self._cancelled:
+            self._cancelled.append(run)
+
+    def step(self) -> None:
+        """Compute one step and tell the listeners. What goes wrong with one sequence ends that one."""
+        self._end_unwanted(time.monotonic())
+        segments = self._scheduler.plan()
+        if not segments:
+            return
+        logits = self._runner.forward(segments)
+        for segment in segments:
+            self._scheduler.done(segment)
+        told = [segment.run for segment in segments if segment.num_logits]
+        if told:
+            for run, token in zip(told, self._choose(logits, told), strict=True):
+                if isinstance(token, Exception):
+                    self._end(run, "failed", token)
+                else:
+                    self._tell(run, token)
+
+    def _choose(self, logits: Any, runs: Row[Run]) -> list[Token | Exception]:
+        return self._sampler(logits, [run.sequence.sampling for run in runs])
+
+    def _tell(self, run: Run, token: Token) -> None:
+        sequence = run.sequence
+        run.tokens.append(token.id)
+        sequence.generated.append(token.id)
+        reason: EndReason | None
+        try:
+            reason = sequence.listener.token(token)
+        except Exception as error:  # noqa: BLE001 (whatever a listener raises ends its own sequence)
+            self._end(run, "failed", error)
+            return
+        if reason is None and token.id in sequence.stop_ids:
+            reason = "stop"
+        if reason is None and len(sequence.generated) >= sequence.max_tokens:
+            reason = "length"
+        if reason is not None:
+            self._end(run, reason)
+
+    def _end_unwanted(self, now_s: float) -> None:
+        for run in self._cancelled:
+            if run.sequence in self._runs:
+                self._end(run, "cancelled")
+        self._cancelled.clear()
+        for run in [run for run in self._scheduler.all_runs() if run.sequence.deadline_s <= now_s]:
+            self._end(run, "failed", DeadlineExceeded("the deadline passed while tokens were generated"))
+
+    def _end(self, run: Run, reason: EndReason, error: Exception | None = None) -> None:
+        del self._runs[run.sequence]
+        self._scheduler.remove(run)
+        self._num_cached_tokens += run.sequence.num_cached
+        try:
+            run.sequence.listener.ended(reason, error)
+        except Exception:
+            log.exception("a listener failed at the end of its sequence")
+
+
+def _context_of(model: Any) -> int:
+    config = model.config.get_text_config(decoder=True)
+    return int(getattr(config, "max_position_embeddings", 1 << 20))
