@@ -7,10 +7,12 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from samovar.cli.deploy_model import eject, model_options, project_of, refuse_strays, written
 from samovar.cli.rollout import trial_of, trial_options
 from samovar.cli.session import Session, verb
 from samovar.cli.text import sample, size
@@ -19,13 +21,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from samovar.deploying import Deployed, Package
+    from samovar.spec import Manifest
     from samovar.uploading import BlobPlan, OnBytes
 
 _MAX_ROWS = 40
+_MAX_EXAMPLE_CHARS = 500
 
 
 @click.command()
-@click.argument("target", metavar="FILE[:NAME]")
+@click.argument("target", metavar="FILE[:NAME]", required=False)
+@model_options
 @click.option("--name", help="Deploy under this name instead of the function's own.")
 @click.option("--dry-run", is_flag=True, help="Say what would go up; change nothing.")
 @click.option("--allow-pickle", is_flag=True, help="Accept weights that run code when they are read. Trust them first.")
@@ -36,43 +41,71 @@ _MAX_ROWS = 40
 @verb()
 def deploy(
     session: Session,
-    target: str,
+    target: str | None,
     name: str | None,
-    dry_run: bool,
     allow_pickle: bool,
-    canary: int | None,
-    mirror: int | None,
-    no_wait: bool,
-    **trial: Any,
+    **flags: Any,
 ) -> None:
     """Upload the function in FILE (or FILE/app.py) with its folder and weights, and make it live.
 
+    With --model FOLDER, the function is written for you: a folder of weights becomes an endpoint without code.
     Only what object storage does not hold yet is uploaded; a broken upload goes on where it ended.
     """
+    plan = _Plan(name, allow_pickle, flags.pop("dry_run"), flags.pop("no_wait"), _rollout(flags))
+    if (target is None) == (flags["model"] is None):
+        raise click.UsageError("give FILE, or --model FOLDER")
+    if target is not None:
+        refuse_strays(flags)
+        session.note(f"importing {target} …")
+        _deploy(session, target, plan)
+        return
+    project = project_of(flags, name, allow_pickle)
+    if flags["print_code"]:
+        click.echo(project.code, nl=False)
+    elif flags["eject"] is not None:
+        eject(session, project, flags["eject"])
+    else:
+        with written(session, project) as app:
+            _deploy(session, app, plan)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is to become of a function, wherever its file came from."""
+
+    name: str | None
+    allow_pickle: bool
+    dry_run: bool
+    no_wait: bool
+    rollout: dict[str, Any]
+
+
+def _deploy(session: Session, target: str, plan: _Plan) -> None:
+    """Inspect, pack, hash, upload, create the version, and wait until it has taken over."""
     from samovar import deploying
 
-    rollout = _rollout(canary, mirror, trial)
-    session.note(f"importing {target} …")
     draft = deploying.inspect(target)
     with _progress(session, "hashing weights", deploying.weight_bytes(draft)) as on_hashed:
-        package = deploying.prepare(draft, name=name, allow_pickle=allow_pickle, on_hashed=on_hashed)
-    plans = deploying.plan(session.client, package, dry_run=dry_run)
-    if dry_run:
+        package = deploying.prepare(draft, name=plan.name, allow_pickle=plan.allow_pickle, on_hashed=on_hashed)
+    plans = deploying.plan(session.client, package, dry_run=plan.dry_run)
+    if plan.dry_run:
         _emit_dry_run(session, package, plans)
         return
-    missing = [plan for plan in plans if not plan.present]
-    num_bytes = sum(package.sources[plan.sha256].size_bytes for plan in missing)
+    missing = [blob for blob in plans if not blob.present]
+    num_bytes = sum(package.sources[blob.sha256].size_bytes for blob in missing)
     with _progress(session, f"uploading {len(missing)} of {len(plans)} blobs", num_bytes) as on_sent:
         sent = deploying.upload(session.client, package, plans, on_sent)
-    deployed = deploying.create(session.client, package, rollout)
-    if not (no_wait or rollout):
+    deployed = deploying.create(session.client, package, plan.rollout)
+    if not (plan.no_wait or plan.rollout):
         session.note(f"waiting for {deployed.name}@{deployed.version} to take over …")
         deploying.wait_until_serving(session.client, deployed, package.manifest.limits.load_timeout_s)
-    _emit_deployed(session, package, deployed, len(missing), sent, rollout)
+    _emit_deployed(session, package, deployed, len(missing), sent, plan.rollout)
 
 
-def _rollout(canary: int | None, mirror: int | None, trial: dict[str, Any]) -> dict[str, Any]:
-    """Return how the new version gets traffic, for the query of the deploy; empty for all of it."""
+def _rollout(flags: dict[str, Any]) -> dict[str, Any]:
+    """Take out of the flags how the new version gets traffic, for the query of the deploy; empty for all of it."""
+    canary, mirror = flags.pop("canary"), flags.pop("mirror")
+    trial = {key: flags.pop(key) for key in ("auto", "bake_s", "sticky")}
     if canary and mirror:
         raise click.UsageError("a new version is a canary or a mirror, not both")
     if mirror:
@@ -159,14 +192,20 @@ def _deployed_text(
 ) -> str:
     num_uploaded, num_bytes = uploaded
     sent = f"uploaded {size(num_bytes)}" if num_uploaded else "nothing to upload, everything was there"
-    example = package.manifest.example
-    body = json.dumps(example if example is not None else sample(package.manifest.input_schema), ensure_ascii=False)
+    body = json.dumps(_shown_input(package.manifest), ensure_ascii=False)
     live = click.style(f"{deployed.name}@{deployed.version}", fg="green", bold=True) + f" {traffic}"
     return (
         f"{live} ({sent})\n  {deployed.url}\n\n"
         f"samovar invoke {deployed.name} --json {shlex.quote(body)}\n"
         f"curl -X POST {deployed.url} -H {_key_header(session)} -d {shlex.quote(body)}"
     )
+
+
+def _shown_input(manifest: Manifest) -> Any:
+    """Return an input to try: the example, unless it is too long to be looked at."""
+    if manifest.example is None or len(json.dumps(manifest.example)) > _MAX_EXAMPLE_CHARS:
+        return sample(manifest.input_schema)
+    return manifest.example
 
 
 def _key_header(session: Session) -> str:

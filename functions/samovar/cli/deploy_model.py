@@ -1,0 +1,122 @@
+"""The flags of `samovar deploy --model`, and what they come to: a project like one that a person wrote.
+
+This module does not know what becomes of the project.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from samovar.cli.session import Session
+from samovar.cli.text import size
+
+if TYPE_CHECKING:
+    from samovar.models.folder import ModelFolder
+    from samovar.models.project import Wishes
+    from samovar.models.tasks import Choice
+
+# where each flag ends up: a field of a value object, or ("settings", attribute of the engine's class)
+_GOES_TO = {
+    "min_instances": ("scaling", "min_instances"),
+    "max_instances": ("scaling", "max_instances"),
+    "gpus": ("resources", "gpus"),
+    "cpus": ("resources", "cpus"),
+    "timeout_s": ("limits", "timeout_s"),
+    "max_batch": ("batch", "max_size"),
+    "max_wait_ms": ("batch", "max_wait_ms"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A project made for a model. folder, choice: what it was made from. code: its app.py."""
+
+    folder: ModelFolder
+    choice: Choice
+    code: str
+
+
+def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `deploy` the flags of a model; they reach it in its keyword arguments."""
+    options = (
+        click.option("--model", metavar="FOLDER", help="Deploy the model in FOLDER, without a line of code."),
+        click.option("--task", help="What it is for [found in the folder], such as text-generation, embeddings."),
+        click.option("--print-code", is_flag=True, help="With --model: print the app.py that it comes to, and stop."),
+        click.option("--eject", type=click.Path(path_type=Path), metavar="DIR", help="… write the project to DIR."),
+        click.option("--min-instances", type=click.IntRange(min=0), help="With --model: kept without demand."),
+        click.option("--max-instances", type=click.IntRange(min=1), help="With --model: most instances."),
+        click.option("--gpus", type=click.IntRange(min=0), help="With --model: GPUs of an instance."),
+        click.option("--cpus", type=click.FloatRange(min=0, min_open=True), help="With --model: CPUs of an instance."),
+        click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), help="… deadline, s."),
+        click.option("--max-batch", type=click.IntRange(min=1), help="With --model: calls in one forward."),
+        click.option("--max-wait-ms", type=click.FloatRange(min=0), help="… longest wait while a batch fills."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def project_of(flags: dict[str, Any], name: str | None, allow_pickle: bool) -> Project:
+    """Return the project that the flags describe. Raises: DeployRefused."""
+    from samovar.models.folder import read_model_folder
+    from samovar.models.project import app_code, default_model_name
+    from samovar.models.tasks import choose
+    from samovar.spec import check_name
+
+    folder = read_model_folder(flags["model"], allow_pickle=allow_pickle)
+    choice = choose(folder, flags["task"])
+    code = app_code(check_name(name or default_model_name(folder)), choice.task, folder, _wishes(flags, choice))
+    return Project(folder, choice, code)
+
+
+def refuse_strays(flags: dict[str, Any]) -> None:
+    """Raise a usage error if flags of a model were given without one."""
+    strays = [key for key, value in flags.items() if value not in (None, False)]
+    if strays:
+        flag = "timeout" if strays[0] == "timeout_s" else strays[0].replace("_", "-")
+        raise click.UsageError(f"--{flag} is for --model FOLDER; in a file it is an option of @sv.function")
+
+
+@contextmanager
+def written(session: Session, project: Project) -> Iterator[str]:
+    """Yield the project's app.py, on the disk while the context lasts; say what was chosen and what goes up."""
+    from samovar.models.project import write_project
+
+    folder, choice = project.folder, project.choice
+    session.note(f"task {choice.task.name}: {choice.why}")
+    session.note(f"weights and tokenizer: {len(folder.files)} files, {size(folder.size_bytes(folder.files))}")
+    if folder.left_out:
+        left = ", ".join(folder.left_out[:3]) + (" …" if len(folder.left_out) > 3 else "")
+        session.note(f"left out, not needed: {left} ({size(folder.size_bytes(folder.left_out))})")
+    with tempfile.TemporaryDirectory(prefix="samovar-model-") as scratch:
+        yield str(write_project(Path(scratch) / "project", project.code, folder))
+
+
+def eject(session: Session, project: Project, target: Path) -> None:
+    """Write the project to a folder of the person's own and say how to go on."""
+    from samovar.models.project import write_project
+
+    app = write_project(target, project.code, project.folder)
+    data = {"app": str(app), "task": project.choice.task.name, "why": project.choice.why}
+    session.emit(data, lambda: f"{app} is yours now; its weights are links to {project.folder.path}")
+    session.note(f"change it, then: samovar deploy {app}")
+
+
+def _wishes(flags: dict[str, Any], choice: Choice) -> Wishes:
+    """Return what was asked for. Raises a usage error for what the task has no use for."""
+    from samovar.models.project import Wishes
+
+    options: dict[str, dict[str, Any]] = {}
+    for flag, (option, field) in _GOES_TO.items():
+        if flags[flag] is not None:
+            if option == "batch" and choice.task.batch is None:
+                raise click.UsageError(f"--{flag.replace('_', '-')} means nothing for {choice.task.name}")
+            options.setdefault(option, {})[field] = flags[flag]
+    return Wishes(options)

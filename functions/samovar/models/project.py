@@ -1,0 +1,134 @@
+"""The project that a person would have written for a model: an app.py of a few lines, and the weights beside it.
+
+    app.py       @sv.function with what was asked for, on a class of the engine's
+    weights/     links to those files of the model's folder that it needs
+
+The same model, name and options give the same bytes, so a second deploy uploads nothing; no path of this machine is in
+them. This module does not know the command line or uploads.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from samovar.authoring import default_name
+from samovar.errors import DeployRefused
+from samovar.models.folder import ModelFolder
+from samovar.models.tasks import ModelTask
+
+APP = "app.py"
+WEIGHTS = "weights"
+_LINE = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What was asked for beyond the task's own defaults. options: fields of value objects by option, such as
+    {"scaling": {"max_instances": 2}}. settings: attributes of the engine's class, such as {"max_context_tokens": 2048}.
+    """
+
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def default_model_name(folder: ModelFolder) -> str:
+    """Return the function name made from the folder's: `SmolLM2-135M-Instruct` becomes `smollm2-135m-instruct`."""
+    return default_name(folder.path.name.lower().replace(".", "-").replace(" ", "-"))[:63].strip("-")
+
+
+def example_of(task: ModelTask, folder: ModelFolder) -> dict[str, Any]:
+    """Return what an instance answers while it warms up."""
+    if task.name != "fill-mask":
+        return task.example
+    token = folder.read("tokenizer_config.json").get("mask_token") or folder.read("special_tokens_map.json").get(
+        "mask_token"
+    )
+    mask = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(mask, str):
+        raise DeployRefused(f"{folder.path}: its tokenizer has no mask token, so there is nothing to fill")
+    return {"text": f"tea is {mask}"}
+
+
+def app_code(name: str, task: ModelTask, folder: ModelFolder, wishes: Wishes = Wishes()) -> str:
+    """Return the text of app.py for a function `name` that does `task` with the model in `folder`."""
+    module, engine = task.engine
+    what = f"with {folder.architecture}" if folder.architecture else "with a model"
+    arguments = [
+        f"name={_literal(name)}",
+        f"task={_literal(task.name)}",
+        f'weights=sv.Weights("{WEIGHTS}")',
+        *_options(task, wishes),
+        *_wrapped("example", example_of(task, folder)),
+    ]
+    lines = [
+        f'"""{name}: {task.does} {what}. Written by `samovar deploy --model`."""',
+        "",
+        "import samovar as sv",
+        f"from {module} import {engine}",
+        "",
+        "",
+        "@sv.function(",
+        *(f"    {argument}," for argument in arguments),
+        ")",
+        f"class Model({engine}):",
+        f'    """{_sentence(task)}"""',
+    ]
+    if wishes.settings:
+        lines += ["", *(f"    {key} = {_literal(value)}" for key, value in wishes.settings.items())]
+    return "\n".join(lines) + "\n"
+
+
+def write_project(target: Path, code: str, folder: ModelFolder) -> Path:
+    """Write the project to the folder `target`, which is new or empty, and return its app.py.
+
+    Raises: DeployRefused if something is there already.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise DeployRefused(f"{target} is there already: give the name of a new folder")
+    for name in folder.files:
+        link = target / WEIGHTS / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to((folder.path / name).resolve())
+    app = target / APP
+    app.write_text(code)
+    return app
+
+
+_VALUE_OBJECTS = {"batch": "Batch", "scaling": "Scaling", "resources": "Resources", "limits": "Limits"}
+
+
+def _options(task: ModelTask, wishes: Wishes) -> list[str]:
+    """Return the value objects: the task's own, with what was asked for on top."""
+    options: dict[str, dict[str, Any]] = {key: dict(value) for key, value in wishes.options.items() if value}
+    if task.batch is not None:
+        options["batch"] = task.batch | options.get("batch", {})
+    return [f"{key}={_call(_VALUE_OBJECTS[key], options[key])}" for key in _VALUE_OBJECTS if key in options]
+
+
+def _call(name: str, fields: Mapping[str, Any]) -> str:
+    return f"sv.{name}({', '.join(f'{key}={_literal(value)}' for key, value in fields.items())})"
+
+
+def _literal(value: Any) -> str:
+    """Return a value as Python source: strings in double quotes, a long row of equal numbers as a product."""
+    if isinstance(value, list):
+        if len(value) > 8 and value.count(value[0]) == len(value):
+            return f"[{value[0]!r}] * {len(value)}"
+        return f"[{', '.join(map(_literal, value))}]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def _wrapped(key: str, example: Mapping[str, Any]) -> list[str]:
+    body = ", ".join(f"{_literal(name)}: {_literal(value)}" for name, value in example.items())
+    return [f"{key}={{{body}}}"]
+
+
+def _sentence(task: ModelTask) -> str:
+    """Return what clients send."""
+    fields = ", ".join(f'"{name}": …' for name in task.example) or '"text": …'
+    return textwrap.shorten(f"Clients send {{{fields}}}; see docs/models.md.", _LINE)

@@ -1,0 +1,251 @@
+"""What can be done with a model without code, by which engine, and which of it a folder is made for.
+
+A task is chosen by what the folder says of itself, in this order: files of sentence-transformers, the model card, the
+class that the weights were saved from. The task that a person names must fit that class: a model without the head for
+it would answer at random. This module does not know transformers; that the names are theirs is tested.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from samovar.errors import DeployRefused
+from samovar.models.folder import ModelFolder
+from samovar.tasks import EMBEDDINGS, TEXT_GENERATION
+
+_PIPELINES = "samovar_instance.engines.pipelines"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTask:
+    """One thing that models are for.
+
+    does: for people, "… with <class>". engine: module and class that does it. endings: of the names of the classes that
+    can; empty if any model can. example: answered while an instance warms up. batch: fields of sv.Batch, None if it
+    takes no lists. hears, sees: needs an audio, an image processor.
+    """
+
+    name: str
+    does: str
+    engine: tuple[str, str]
+    endings: tuple[str, ...] = ()
+    example: dict[str, Any] = field(default_factory=dict)
+    batch: dict[str, Any] | None = field(default_factory=lambda: {"max_size": 16})
+    hears: bool = False
+    sees: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The task of a model, and why it is this one."""
+
+    task: ModelTask
+    why: str
+
+
+_DOT = "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAFUlEQVR42mM8UaHBgA0wMeAAg1MCAB4nAXgllso1AAAAAElFTkSuQmCC"
+_SILENCE = {"audio": [0.0] * 1600, "sampling_rate": 16000}
+_TEXT = {"text": "tea is ready"}
+_IMAGE = {"image": _DOT}
+_LABELS = {"labels": ["tea", "coffee"]}
+
+
+def _pipeline(name: str, does: str, engine: str, *endings: str, **more: Any) -> ModelTask:
+    return ModelTask(name=name, does=does, engine=(_PIPELINES, engine), endings=endings, **more)
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        ModelTask(
+            name=TEXT_GENERATION,
+            does="text generation",
+            engine=("samovar_instance.engines.text_generation", "TextGenerator"),
+            endings=("ForCausalLM", "LMHeadModel"),
+            example={"prompt": "tea is", "max_tokens": 2},
+            batch=None,
+        ),
+        ModelTask(
+            name=EMBEDDINGS,
+            does="embeddings of texts",
+            engine=("samovar_instance.engines.embeddings", "Embedder"),
+            example=_TEXT,
+            batch={"max_size": 64, "max_wait_ms": 5},
+        ),
+        _pipeline(
+            "text-classification", "text classification", "TextClassifier", "ForSequenceClassification", example=_TEXT
+        ),
+        _pipeline(
+            "token-classification", "labels of words", "TokenClassifier", "ForTokenClassification", example=_TEXT
+        ),
+        _pipeline("fill-mask", "words for a mask", "MaskFiller", "ForMaskedLM", "ForPreTraining"),
+        _pipeline("feature-extraction", "vectors of tokens", "FeatureExtractor", example=_TEXT),
+        _pipeline(
+            "zero-shot-classification",
+            "classification by any labels",
+            "ZeroShotClassifier",
+            "ForSequenceClassification",
+            example=_TEXT | _LABELS,
+        ),
+        _pipeline(
+            "image-classification",
+            "image classification",
+            "ImageClassifier",
+            "ForImageClassification",
+            "ForImageClassificationWithTeacher",
+            example=_IMAGE,
+            sees=True,
+        ),
+        _pipeline("image-feature-extraction", "vectors of images", "ImageFeatures", example=_IMAGE, sees=True),
+        _pipeline(
+            "object-detection", "objects in images", "ObjectDetector", "ForObjectDetection", example=_IMAGE, sees=True
+        ),
+        _pipeline(
+            "image-segmentation",
+            "masks of what is in images",
+            "ImageSegmenter",
+            "ForSemanticSegmentation",
+            "ForImageSegmentation",
+            "ForInstanceSegmentation",
+            "ForUniversalSegmentation",
+            "ForSegmentation",
+            example=_IMAGE,
+            sees=True,
+        ),
+        _pipeline(
+            "depth-estimation", "depth of images", "DepthEstimator", "ForDepthEstimation", example=_IMAGE, sees=True
+        ),
+        _pipeline(
+            "zero-shot-image-classification",
+            "image classification by any labels",
+            "ZeroShotImageClassifier",
+            "CLIPModel",
+            "SiglipModel",
+            "Siglip2Model",
+            "AlignModel",
+            "BlipModel",
+            example=_IMAGE | _LABELS,
+            sees=True,
+        ),
+        _pipeline(
+            "automatic-speech-recognition",
+            "speech to text",
+            "SpeechRecognizer",
+            "ForCTC",
+            "ForSpeechSeq2Seq",
+            "ForConditionalGeneration",
+            "ForSpeechToText",
+            "EncoderDecoderModel",
+            example=_SILENCE,
+            hears=True,
+        ),
+        _pipeline(
+            "audio-classification",
+            "audio classification",
+            "AudioClassifier",
+            "ForSequenceClassification",
+            "ForAudioClassification",
+            example=_SILENCE,
+            hears=True,
+        ),
+    )
+}
+
+# what else people and model cards call them
+ALIASES = {
+    "sentence-similarity": EMBEDDINGS,
+    "sentence-embeddings": EMBEDDINGS,
+    "embedding": EMBEDDINGS,
+    "conversational": TEXT_GENERATION,
+    "chat": TEXT_GENERATION,
+    "sentiment-analysis": "text-classification",
+    "ner": "token-classification",
+    "asr": "automatic-speech-recognition",
+}
+_GONE = {
+    name: "transformers 5 has no such pipeline; a chat model does it, by --task text-generation"
+    for name in ("summarization", "translation", "text2text-generation", "question-answering")
+}
+
+
+def choose(folder: ModelFolder, wanted: str | None) -> Choice:
+    """Return the task `wanted`, or the one that the folder says it is for.
+
+    Raises: DeployRefused with what is possible, if there is no such task, the model cannot do it, or nothing says.
+    """
+    if wanted is not None:
+        task = _named(wanted)
+        _refuse_misfit(task, folder)
+        return Choice(task, "as asked for")
+    if folder.modules:
+        return Choice(TASKS[EMBEDDINGS], "it has the modules.json of sentence-transformers")
+    tag = ALIASES.get(folder.pipeline_tag, folder.pipeline_tag)
+    if tag in TASKS and fits(TASKS[tag], folder):
+        return Choice(TASKS[tag], f"its model card says {folder.pipeline_tag}")
+    if found := _by_architecture(folder):
+        return Choice(found, f"its config.json says {folder.architecture}")
+    says = f"its config.json says {folder.architecture}, which" if folder.architecture else "its config.json"
+    raise DeployRefused(f"{folder.path}: {says} does not tell what it is for: give --task, {_possible(folder)}")
+
+
+def fits(task: ModelTask, folder: ModelFolder) -> bool:
+    """Return whether the model was saved with what the task needs; a folder that does not say fits everything."""
+    name = folder.architecture
+    if not name:
+        return True
+    if task.hears != _hears(folder) or task.sees != _sees(folder):
+        return False
+    return not task.endings or name.endswith(task.endings)
+
+
+def _named(wanted: str) -> ModelTask:
+    name = ALIASES.get(wanted, wanted)
+    if name in TASKS:
+        return TASKS[name]
+    why = f" ({_GONE[name]})" if name in _GONE else ""
+    raise DeployRefused(f"there is no task {wanted!r}{why}; there are {', '.join(sorted(TASKS))}")
+
+
+def _refuse_misfit(task: ModelTask, folder: ModelFolder) -> None:
+    if not fits(task, folder):
+        raise DeployRefused(
+            f"{folder.path} holds a {folder.architecture}, which is not made for {task.name}: {_possible(folder)}"
+        )
+
+
+def _possible(folder: ModelFolder) -> str:
+    names = sorted(name for name, task in TASKS.items() if fits(task, folder))
+    return f"possible are {', '.join(names)}" if names else "nothing without code of yours is possible with it"
+
+
+def _by_architecture(folder: ModelFolder) -> ModelTask | None:
+    """Return the first task made for just this class; a bare encoder is for vectors."""
+    name = folder.architecture
+    if not name:
+        return None
+    exact = [task for task in TASKS.values() if task.endings and fits(task, folder)]
+    if exact:
+        return exact[0]
+    if not name.endswith("Model"):
+        return None
+    bare = "image-feature-extraction" if _sees(folder) else EMBEDDINGS
+    return TASKS[bare] if fits(TASKS[bare], folder) else None
+
+
+def _hears(folder: ModelFolder) -> bool:
+    return "feature_extractor_type" in _processor(folder)
+
+
+def _sees(folder: ModelFolder) -> bool:
+    return bool({"image_processor_type", "image_mean", "do_resize"} & _processor(folder).keys())
+
+
+def _processor(folder: ModelFolder) -> dict[str, Any]:
+    """Return how the model's input is prepared, whichever file says so."""
+    found = folder.read("preprocessor_config.json")
+    nested = folder.read("processor_config.json")
+    for name in ("feature_extractor", "image_processor"):
+        if isinstance(nested.get(name), dict):
+            found = found | nested[name]
+    return found
