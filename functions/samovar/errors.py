@@ -11,12 +11,15 @@
     │   ├── Forbidden                forbidden              403  exit 4
     │   ├── NotFound                 not_found              404  exit 5
     │   │   ├── FunctionNotFound     function_not_found
-    │   │   └── JobNotFound          job_not_found
+    │   │   ├── JobNotFound          job_not_found
+    │   │   ├── StreamNotFound       stream_not_found                      none that this key can go on with
+    │   │   └── StreamGone           stream_gone            410            what was to follow is lost: call again
     │   ├── MethodNotAllowed         method_not_allowed     405
     │   ├── ClientTooSlow            client_too_slow        408
     │   ├── Conflict                 conflict               409
     │   │   ├── VersionRejected      version_rejected                      it was rolled back: deploy anew
     │   │   ├── JobEnded             job_ended                             what was asked makes no sense any more
+    │   │   ├── StreamTaken          stream_taken                          a newer reader goes on with it
     │   │   ├── NotUnique            not_unique                            an unfinished job has this `unique`
     │   │   └── IdempotencyRunning   idempotency_running                   the first request still runs
     │   ├── BodyTooLarge             body_too_large         413
@@ -129,6 +132,15 @@ class JobNotFound(NotFound):
     code = "job_not_found"
 
 
+class StreamNotFound(NotFound):
+    code = "stream_not_found"
+
+
+class StreamGone(NotFound):
+    code = "stream_gone"
+    status = 410
+
+
 class MethodNotAllowed(RequestError):
     code = "method_not_allowed"
     status = 405
@@ -152,6 +164,10 @@ class JobEnded(Conflict):
     """`extra["state"]` is the one it ended in."""
 
     code = "job_ended"
+
+
+class StreamTaken(Conflict):
+    code = "stream_taken"
 
 
 class NotUnique(Conflict):

@@ -60,10 +60,13 @@ class Departure:
             state.dispatcher.give_up_all(Draining("this gateway ends now", retry_after_s=1.0))
 
     async def _finish(self, server: Server, until_s: float) -> None:
-        """Wait for the calls, then a little for other requests; calls end by their deadlines, so this ends."""
+        """Wait for the calls, and for who may come back to a stream, then a little for other requests.
+
+        Calls end by their deadlines, streams are forgotten: this ends.
+        """
         called_s = now_s = time.monotonic()
         while now_s < until_s and not self._hurry.is_set():
-            if self._state.dispatcher.num_live:
+            if self._state.dispatcher.num_live or self._state.streams.num_missed:
                 called_s = now_s
             elif now_s - called_s > LAST_ANSWERS_S or server.server_state.is_quiet(now_s):
                 return

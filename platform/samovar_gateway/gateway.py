@@ -24,6 +24,8 @@ from samovar_gateway.auth import KeyTable
 from samovar_gateway.background import watch_registry
 from samovar_gateway.bounds import RESERVED_FILES, CountedFilter, raise_file_limit
 from samovar_gateway.departure import Departure
+from samovar_gateway.events.mailbox import Mailbox
+from samovar_gateway.events.streams import Streams
 from samovar_gateway.fastpath import InvokeProtocol
 from samovar_gateway.health import LISTENER, what_is_missing
 from samovar_gateway.jobs.expander import Expander
@@ -67,6 +69,8 @@ class Gateway:
         objects = ObjectStore.from_settings(settings)
         jobs = RedisJobs(redis, objects)
         watches = WatchHub(redis, jobs)
+        streams = Streams(settings.resume_bytes)
+        self._mailbox = Mailbox(redis, streams)
         self.state = GatewayState(
             settings=settings,
             gateway_id=gateway_id,
@@ -86,6 +90,8 @@ class Gateway:
             prospects=Prospects(redis, jobs, engine.functions),
             once=Once(make_claims(redis, settings), objects, watches, Barrier(redis)),
             expander=Expander(redis, objects, jobs, gateway_id, settings.max_body_bytes),
+            streams=streams,
+            borrower=self._mailbox.borrower,
             webhooks_allowed=parse_allow(settings.webhook_allow),
         )
         self.state.journey.notes.append(self.state.requests.log.note)
@@ -155,12 +161,15 @@ class Gateway:
             "durability of jobs": state.jobs.barrier.watch,
             "answers to Idempotency-Keys": state.once.run,
             "uploads of jobs": state.expander.run,
+            "resumable streams": state.streams.run,
+            "streams of other gateways": self._mailbox.run,
         }
         return keep_all_running(self._engine.parts() | more)
 
     async def _close(self, server: Server, serving: asyncio.Task[None], parts: list[asyncio.Future[None]]) -> None:
         server.should_exit = True
         await asyncio.wait({serving})
+        await self._mailbox.close()
         await end_tasks(parts)
         await self.state.cabinet.close()
         await self._engine.close()

@@ -3,7 +3,8 @@
     headers → key → function → deadline → body → dispatcher → answer
                                              ├─ it comes with an Idempotency-Key: `jobs/repeats.py`
                                              ├─ the caller takes a job for an answer: `jobs/prefer.py`
-                                             └─ the caller asks for server-sent events: `events/answer.py`
+                                             └─ the caller asks for server-sent events: `events/answer.py`, and to be
+                                                able to come back to them: `events/resuming.py`
 
 `fastpath` answers the plain small calls before they get here. Nothing is logged per call and no task is made per call;
 slow bodies and callers who left are the sweeper's business. This module does not know instances, Redis or JSON.
@@ -25,6 +26,8 @@ from samovar_gateway.body import discard
 from samovar_gateway.calling import Caller, abandon
 from samovar_gateway.events.accept import ACCEPT
 from samovar_gateway.events.answer import EventAnswer, wants_events
+from samovar_gateway.events.places import LAST_EVENT_ID, RESUME
+from samovar_gateway.events.resuming import Resuming
 from samovar_gateway.jobs.prefer import PREFER, Deferral, preference_of
 from samovar_gateway.jobs.repeats import Repeats
 from samovar_gateway.jobs.sameness import HEADER as IDEMPOTENCY_KEY
@@ -43,6 +46,7 @@ class InvokeRoute:
         self._state = caller.state
         self._admission = caller.admission
         self._deferral = Deferral(caller.state)
+        self._resuming = Resuming(caller)
         self._repeats = Repeats(caller.state, caller.admission, self._deferral)
 
     async def __call__(self, name: str, scope: HTTPScope, receive: Receive, send: Send) -> None:
@@ -88,7 +92,13 @@ class InvokeRoute:
                 abandon(ask)
 
     async def _tell(self, ask: Ask, body: bytes, receive: Receive, send: Send) -> None:
-        """Answer by events, from the start: the caller hears of the waiting, too."""
+        """Answer by events, from the start: the caller hears of the waiting, too; or from where it was."""
+        if LAST_EVENT_ID in ask.header:
+            await self._resuming.resume(ask, receive, send)
+            return
+        if RESUME in ask.header:
+            await self._resuming.begin(ask, body, receive, send)
+            return
         with self._caller.watching(ask, receive):
             try:
                 await EventAnswer(self._state, ask, send).run(body)

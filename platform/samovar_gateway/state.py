@@ -24,6 +24,8 @@ from samovar_gateway.settings import GatewaySettings
 from samovar_storage.jobs.webhook_urls import Allowed
 
 if TYPE_CHECKING:
+    from samovar_gateway.events.borrowing import Borrower
+    from samovar_gateway.events.streams import Streams
     from samovar_storage.jobs.redis_jobs import RedisJobs
     from samovar_storage.objects import ObjectStore
     from samovar_storage.registry import Registry
@@ -56,6 +58,8 @@ class GatewayState:
     prospects: Prospects
     once: Once
     expander: Expander
+    streams: Streams
+    borrower: Borrower
     webhooks_allowed: Allowed
     listening: bool = False
     leaving: bool = False

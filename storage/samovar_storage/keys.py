@@ -88,6 +88,7 @@
 | sv:ch:job-watch           | nobody            | a gateway that is subscribed to it knows that its connection for news is up
 | sv:ch:webhooks            | gateway, workers  | lane that has an event to send
 | sv:ch:crons               | gateway           | name of a cron job that changed
+| sv:ch:stream:{gateway}    | each gateway      | letter (msgpack) to that gateway about a resumable stream; docs/streaming.md
 """
 
 # ruff: noqa: E501 - one table row per key
@@ -333,3 +334,8 @@ def idempotency_bytes(key_id: str) -> str:
 def idempotency_channel(key: str) -> str:
     """Return the channel on which it is told that a request with an Idempotency-Key has its answer."""
     return f"sv:ch:idempotency:{key}"
+
+
+def stream_channel(gateway: str) -> str:
+    """Return the channel on which a gateway hears of resumable streams; gateway: as in the ids of their events."""
+    return f"sv:ch:stream:{gateway}"

@@ -166,6 +166,12 @@ async def wake(redis: redis_async.Redis, ref: str) -> None:
         await redis.publish(keys.CHANNEL_WAKE, ref)
 
 
+async def post_letter(redis: redis_async.Redis, gateway: str, letter: bytes) -> int:
+    """Publish a letter to a gateway about a resumable stream; return how many took it, 0 if it does not listen."""
+    with translating("a letter to another gateway"):
+        return int(await redis.publish(keys.stream_channel(gateway), letter))
+
+
 # instances ------------------------------------------------------------------------------------------------------
 
 

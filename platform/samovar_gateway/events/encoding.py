@@ -12,10 +12,20 @@ import msgspec
 JSON = "application/json"
 
 
-def event(number: int, kind: str, data: bytes) -> bytes:
-    """Return one event. data: JSON. number: its id."""
+def event(number: int, kind: str, data: bytes, prefix: bytes = b"") -> bytes:
+    """Return one event. data: JSON. number: its id, behind `prefix`."""
+    return b"id: %s%d\n" % (prefix, number) + event_without_id(kind, data)
+
+
+def event_without_id(kind: str, data: bytes) -> bytes:
+    """Return an event of this connection alone: the client's last id stays what it was."""
     lines = b"\ndata: ".join(data.splitlines()) if b"\n" in data or b"\r" in data else data
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, kind.encode(), lines)
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), lines)
+
+
+def id_alone(number: int, prefix: bytes) -> bytes:
+    """Return what makes clients remember an id and tells them nothing."""
+    return b"id: %s%d\n\n" % (prefix, number)
 
 
 def comment(text: str) -> bytes:

@@ -1,0 +1,148 @@
+"""The owner's side of a stream that is read at another gateway: one task per reader, bounded by what was not confirmed.
+
+    Read ─► a reader of the stream ─► Opened ─► Telling, Telling … ◄─ Got ─► the end, Left, or silence
+
+This module does not know HTTP, nor how letters travel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from samovar.errors import BodyTooLarge, Cancelled, SamovarError, StoreUnavailable
+from samovar_gateway.events.letters import Got, Left, Letter, Opened, Read, Refused, Telling
+from samovar_gateway.events.resumable import Reader, Told
+from samovar_gateway.events.streams import Streams
+from samovar_storage.ending import end_tasks
+
+log = logging.getLogger(__name__)
+
+Post = Callable[[str, Letter], Awaitable[int]]  # to which gateway; how many took it
+
+MAX_LENT = 2000
+WINDOW_EVENTS, WINDOW_BYTES = 256, 256 * 1024  # sent and not confirmed; one event is always sent
+MAX_EVENT_BYTES = 16 << 20  # Redis drops subscribers that are 32 MiB behind
+HEARTBEAT_S = 2.0
+LOST_S = 10.0  # a borrower that says nothing for so long is gone
+
+
+class Loan:
+    """One reader elsewhere. number: of the last event that it confirmed; sent: that was sent to it."""
+
+    def __init__(self, asked: Read) -> None:
+        self.asked = asked
+        self.number = self.sent = asked.number
+        self.heard_s = time.monotonic()
+        self.is_left = self.is_told = False
+        self.unconfirmed: list[tuple[int, int]] = []  # number and bytes of each
+        self.reader: Reader | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be sent."""
+        num_bytes = sum(size for _, size in self.unconfirmed)
+        return not self.unconfirmed or (len(self.unconfirmed) < WINDOW_EVENTS and num_bytes < WINDOW_BYTES)
+
+    def hear(self, letter: Got | Left) -> None:
+        """The borrower said something."""
+        self.heard_s = time.monotonic()
+        if isinstance(letter, Got):
+            self.number = letter.number
+            self.unconfirmed = [entry for entry in self.unconfirmed if entry[0] > letter.number]
+        else:
+            self.is_left, self.is_told = True, letter.is_told
+        if self.reader is not None:
+            self.reader.news.set()
+
+    def gather(self, reader: Reader) -> list[Told]:
+        """Return what may be sent now. Raises: StreamTaken, Cancelled; BodyTooLarge for what cannot be handed on."""
+        found: list[Told] = []
+        while self.has_room and (told := reader.take()) is not None:
+            if len(told.data) > MAX_EVENT_BYTES:
+                size = len(told.data)
+                raise BodyTooLarge(f"event {told.number} has {size} bytes: ask the gateway that has the stream")
+            self.unconfirmed.append((told.number, len(told.data)))
+            self.sent = told.number
+            found.append(told)
+        return found
+
+
+class Lender:
+    """All loans of one gateway."""
+
+    def __init__(self, streams: Streams, post: Post) -> None:
+        self._streams = streams
+        self._post = post
+        self._loans: dict[str, Loan] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def hear(self, letter: Read | Got | Left) -> None:
+        """Take a letter of a borrower."""
+        loan = self._loans.get(letter.reader)
+        if not isinstance(letter, Read):
+            if loan is not None:
+                loan.hear(letter)
+        elif len(self._tasks) < MAX_LENT:
+            if loan is not None:
+                self._tasks[letter.reader].cancel()  # it asks again: it missed something
+            self._loans[letter.reader] = loan = Loan(letter)
+            self._tasks[letter.reader] = task = asyncio.create_task(self._lend(loan))
+            task.add_done_callback(partial(self._returned, loan))
+
+    async def close(self) -> None:
+        """End every loan."""
+        await end_tasks(self._tasks.values())
+
+    def _returned(self, loan: Loan, _task: asyncio.Task[None]) -> None:
+        if self._loans.get(loan.asked.reader) is loan:
+            del self._loans[loan.asked.reader], self._tasks[loan.asked.reader]
+
+    async def _lend(self, loan: Loan) -> None:
+        """Tell the borrower of the stream until the end, or until it reads no more."""
+        asked = loan.asked
+        try:
+            loan.reader = self._streams.resume(asked.stream, asked.number, asked.key_id, asked.function)
+            try:
+                await self._tell(loan, loan.reader)
+            finally:
+                loan.reader.close(is_told=loan.is_told)
+        except Cancelled:
+            return
+        except StoreUnavailable as error:
+            log.warning("a stream that is read at another gateway: %s", error.detail)
+        except SamovarError as error:
+            await self._refuse(asked, error)
+        except Exception:
+            log.exception("a stream that is read at another gateway failed")
+
+    async def _tell(self, loan: Loan, reader: Reader) -> None:
+        asked = loan.asked
+        await self._post(asked.reply_to, Opened(asked.reader, reader.keep_s, reader.headers))
+        while not loan.is_left and time.monotonic() - loan.heard_s < LOST_S:
+            reader.news.clear()
+            told = loan.gather(reader)
+            events = [(one.number, one.data) for one in told]
+            ends = told[-1].ends if told else ""
+            await self._post(asked.reply_to, Telling(asked.reader, events, loan.sent, ends, reader.whereabouts()))
+            if not told or not loan.has_room:
+                await _news(reader)
+
+    async def _refuse(self, asked: Read, error: SamovarError) -> None:
+        extra = {name: value for name, value in error.extra.items() if isinstance(value, str | int | float)}
+        try:
+            await self._post(asked.reply_to, Refused(asked.reader, error.code, error.status, error.detail, extra))
+        except StoreUnavailable as failed:
+            log.warning("a stream that is asked for by another gateway: %s", failed.detail)
+
+
+async def _news(reader: Reader) -> None:
+    """Wait for something to send, or until a sign of life is due."""
+    try:
+        async with asyncio.timeout(HEARTBEAT_S):
+            await reader.news.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,108 @@
+"""Resumable streams over HTTP: begun with `Samovar-Resume`, gone on with by `Last-Event-ID`.
+
+    begin  ─► a stream here ─► its first reader ─┐
+    resume ─► is it here? ─► a reader ───────────┼─► tell: events as they come, heartbeats, the end
+                  └─ no: borrowed from its owner ┘
+    the connection breaks ─► the reader leaves, the stream stays (`resumable.py`)
+
+The one difference between readers is where their stream is. This module does not know Redis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+from litestar.types import Receive, Send
+
+from samovar.errors import Cancelled, SamovarError
+from samovar_dispatch.ask import Ask
+from samovar_gateway import problems
+from samovar_gateway.calling import Caller
+from samovar_gateway.events import encoding, places
+from samovar_gateway.events.answer import EventResponse
+from samovar_gateway.events.resumable import Told
+from samovar_gateway.events.source import Source
+
+
+class AnyReader(Protocol):
+    """Whoever reads a stream, here or from afar; see `resumable.Reader`."""
+
+    @property
+    def headers(self) -> problems.Headers: ...
+    @property
+    def keep_s(self) -> float: ...
+    def next(self, timeout_s: float) -> Awaitable[Told | None]: ...
+    def whereabouts(self) -> str: ...
+    def cancel(self) -> None: ...
+    def close(self, *, is_told: bool = False) -> None: ...
+
+
+class Resuming:
+    """One per gateway."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._state = caller.state
+
+    async def begin(self, ask: Ask, body: bytes, receive: Receive, send: Send) -> None:
+        """Run the invocation and tell of it; it outlives the connection once the client knows a position.
+
+        Raises: SamovarError while nothing was sent; Cancelled when the caller left.
+        """
+        keep_s = places.resume_s(ask.header[places.RESUME])
+        streams, response = self._state.streams, EventResponse(send)
+        reader = streams.begin(Source(self._state, ask), body, keep_s)
+        try:
+            await self._answer(reader, reader.stream.prefix, 0, response, ask, receive)
+        finally:
+            if not response.is_open:  # nobody knows what to come back to
+                await streams.forget(reader.stream)
+
+    async def resume(self, ask: Ask, receive: Receive, send: Send) -> None:
+        """Go on telling of a stream of this key and function, here or at another gateway.
+
+        Raises: RequestError, StreamNotFound, StreamGone, StoreUnavailable while nothing was sent; Cancelled.
+        """
+        place = places.place_of(ask.header[places.LAST_EVENT_ID])
+        function = ask.entry.record.name
+        if place.gateway == self._state.streams.gateway:
+            reader: AnyReader = self._state.streams.resume(place.stream, place.number, ask.key_id, function)
+        else:
+            reader = await self._state.borrower.borrow(place, ask.key_id, function)
+        prefix = places.prefix(place.gateway, place.stream)
+        await self._answer(reader, prefix, place.number, EventResponse(send), ask, receive)
+
+    async def _answer(
+        self, reader: AnyReader, prefix: bytes, number: int, response: EventResponse, ask: Ask, receive: Receive
+    ) -> None:
+        """Tell what the reader reads; what it fails with after something was sent is an event of this answer alone."""
+        opening = encoding.id_alone(number, prefix)
+        with self._caller.watching(reader, receive):  # type: ignore[arg-type]  # only its handle is looked at
+            try:
+                await self._tell(reader, response, opening)
+            except SamovarError as error:
+                if not response.is_open:
+                    raise
+                self._state.problems[error.code] += 1
+                problem = problems.encode(error, ask.request_id.decode("latin-1"))
+                await response.write(encoding.event_without_id("error", problem))
+            except Cancelled:
+                return
+            finally:
+                reader.close()
+
+    async def _tell(self, reader: AnyReader, response: EventResponse, opening: bytes) -> None:
+        """Write events up to the end; a stream that ended with an error is left open, so that the server cuts it."""
+        while True:
+            told = await reader.next(response.patience_s)
+            data = told.data if told is not None else encoding.comment(reader.whereabouts())
+            if not response.is_open:
+                await response.open([*reader.headers, (places.RESUME, b"%g" % reader.keep_s)])
+                data = opening + data
+            await response.write(data)
+            if told is not None and told.ends:
+                reader.close(is_told=True)
+                if told.ends == "done":
+                    await response.end()
+                return

@@ -1,0 +1,78 @@
+"""All resumable streams whose calls this gateway has. This module does not know HTTP or Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from secrets import token_hex
+
+from samovar.errors import StreamNotFound, Unavailable
+from samovar_dispatch.ask import Ask
+from samovar_gateway.events import places
+from samovar_gateway.events.resumable import MAX_BYTES, Reader, Resumable
+from samovar_gateway.events.source import Source
+
+SWEEP_S = 0.1
+
+
+class Streams:
+    """gateway: what this process is called in the ids of its events. max_bytes: what all streams may keep."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.gateway = token_hex(places.GATEWAY_BYTES)
+        self._max_streams = max(1, max_bytes // MAX_BYTES)
+        self._streams: dict[str, Resumable] = {}
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def begin(self, source: Source, body: bytes, keep_s: float) -> Reader:
+        """Begin an invocation that outlives its connection by `keep_s`; return who reads it first.
+
+        Raises: Unavailable when there are too many; what refuses the call.
+        """
+        if len(self._streams) >= self._max_streams:
+            detail = f"this gateway has {self._max_streams} resumable streams already; without Samovar-Resume it serves"
+            raise Unavailable(detail, retry_after_s=5.0)
+        source.begin(body)
+        stream_id = token_hex(places.STREAM_BYTES)
+        stream = self._streams[stream_id] = Resumable(source, keep_s, self.gateway, stream_id)
+        return stream.read(0, is_first=True)
+
+    def resume(self, stream_id: str, number: int, key_id: str, function: str) -> Reader:
+        """Return who goes on reading after event `number`.
+
+        Raises: StreamNotFound if there is none that this key began with this function; else as `Ledger.arrive`.
+        """
+        stream = self._streams.get(stream_id)
+        if stream is None or not _is_of(stream.source.ask, key_id, function):
+            raise StreamNotFound(
+                "there is no such stream of this key and function: it has ended, or nobody came back in time"
+            )
+        return stream.read(number)
+
+    @property
+    def num_missed(self) -> int:
+        """Streams that somebody may be on the way back to."""
+        return sum(stream.ledger.is_missed for stream in self._streams.values())
+
+    async def forget(self, stream: Resumable) -> None:
+        """Nobody can go on with it any more; its call ends. Idempotent."""
+        self._streams.pop(stream.id, None)
+        await stream.close()
+
+    async def run(self) -> None:
+        """Forget what nobody came back to, until cancelled; then forget all."""
+        try:
+            while True:
+                await asyncio.sleep(SWEEP_S)
+                now_s = time.monotonic()
+                for stream in [stream for stream in self._streams.values() if stream.ledger.is_due(now_s)]:
+                    await self.forget(stream)
+        finally:
+            for stream in [*self._streams.values()]:
+                await self.forget(stream)
+
+
+def _is_of(ask: Ask, key_id: str, function: str) -> bool:
+    return ask.key_id == key_id and ask.entry.record.name == function
