@@ -28,14 +28,14 @@ class Input:
     """Decodes what clients send and shapes it into the handler's arguments.
 
     Usage: `value = input.decode(body)`, then `handler(*input.invoke_args(value))`; with batching, values are the items:
-    `handler(*input.invoke_args([value, …]))`.
+    `handler(*input.invoke_args([value, …]))`. item: what makes a batch handler's item of a decoded body, None for none.
     """
 
     def __init__(self, definition: Definition) -> None:
         """Prepare for `definition`. Raises TypeError if its input type cannot be decoded from JSON."""
         signature = definition.signature
         self._decode = msgspec.json.Decoder(signature.input_type, dec_hook=_decode_array).decode
-        self._item = _item_getter(definition)
+        self.item = _item_getter(definition)
         self._empty = _default_body(signature.input_type) if signature.style == "fields" else b""
         self.invoke_args: Callable[[Any], tuple[Any, ...]] = _args_of(definition)
 
@@ -47,13 +47,13 @@ class Input:
         try:
             value = self._decode(body or self._empty)
         except msgspec.ValidationError as error:
-            raise _invalid(str(error)) from None
+            raise invalid(str(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             what = f"not valid JSON: {error}" if body else "empty, and the function needs an input"
             raise RequestError(f"the body is {what}") from None
         except RecursionError:
             raise RequestError("the body is nested too deeply") from None
-        item = self._item
+        item = self.item
         return value if item is None else item(value)
 
 
@@ -168,7 +168,8 @@ def _none(value: Any) -> tuple[Any, ...]:
     return ()
 
 
-def _invalid(text: str) -> InvalidInput:
+def invalid(text: str) -> InvalidInput:
+    """Return the error for what msgspec says of a value, with its path."""
     match = _PATH.match(text)
     message, path = (match["message"], match["path"] or "$") if match else (text, "$")
     missing = _MISSING.search(message)

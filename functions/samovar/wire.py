@@ -398,17 +398,16 @@ class Decoder(Generic[M]):
         Raises ProtocolError on a bad frame; whole frames that came in front of it in the same `data` go with it, as the
         connection is closed anyway.
         """
+        view = memoryview(data)
         if self._buffer:
             self._buffer += data
             if not self._has_frame():
                 return []
-            data = bytes(self._buffer)
-            self._buffer.clear()
+            view, self._buffer = memoryview(self._buffer), bytearray()  # not copied: it may be a hundred megabytes
         messages: list[M] = []
-        position, end = 0, len(data)
-        view = memoryview(data)
+        position, end = 0, len(view)
         while end - position >= 4:
-            size = _LENGTH.unpack_from(data, position)[0]
+            size = _LENGTH.unpack_from(view, position)[0]
             if not 1 <= size <= self.max_frame_bytes:
                 raise ProtocolError(f"frame length {size} is not within 1..{self.max_frame_bytes}")
             stop = position + 4 + size

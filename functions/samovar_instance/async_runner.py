@@ -74,7 +74,8 @@ class AsyncRunner:
                 kind, payload = await self._stream(call)
             else:
                 context = context_of(self._mailbox, call) if self._invoker.takes_context else None
-                kind, payload = Kind.RESULT, await self._invoker.answer_async(call.body, context)
+                answer = self._invoker.answer_async(call.body, context, call.content_type, call.accept)
+                kind, payload = Kind.RESULT, await answer
         except asyncio.CancelledError as error:
             self._interrupted(call, error)
         except BaseException as error:  # noqa: BLE001 (a handler may raise anything, SystemExit included)
@@ -93,10 +94,10 @@ class AsyncRunner:
         call.resume = lambda: self._loop.call_soon_threadsafe(credited.set)
         lines: list[bytes] = []
         context = context_of(self._mailbox, call) if self._invoker.takes_context else None
-        items = self._invoker.items_async(call.body, context)
+        items = self._invoker.items_async(call.body, context, call.content_type)
         try:
             async for item in items:
-                line = self._invoker.encode(item)
+                line = self._invoker.write(item, call.accept)
                 if not call.accept_stream:
                     lines.append(line)
                     continue

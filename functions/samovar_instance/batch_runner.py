@@ -73,7 +73,7 @@ class BatchRunner:
     def _prepare(self, call: Call) -> bool:
         """Decode, validate and weigh one item; False, and its failure told, if it cannot join a batch."""
         try:
-            call.value = self._invoker.decode(call.body)
+            call.value = self._invoker.read(call.body, call.content_type)
             call.cost = self._weigh(call.value)
             call.length = self._measure(call.value)
         except BaseException as error:  # noqa: BLE001 (a function of theirs may raise anything)
@@ -187,7 +187,7 @@ class BatchRunner:
             fail(self._mailbox, call, output)
             return
         try:
-            body = self._invoker.encode(output)
+            body = self._invoker.write(output, call.accept)
         except BaseException as error:  # noqa: BLE001 (a user's type may raise anything while it is encoded)
             fail(self._mailbox, call, error)
         else:

@@ -1,5 +1,6 @@
-"""One handler, from JSON bytes to JSON bytes. Made once per version; used by the runners and the warm-up.
+"""One handler, from bytes to bytes. Made once per version; used by the runners and the warm-up.
 
+Bodies are JSON, whatever they are called, unless their media type is that of tensors (`samovar.tensor_codec`).
 This module does not know calls, batches, deadlines or threads.
 """
 
@@ -7,12 +8,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from samovar.authoring import Definition
 from samovar.context import Context
 from samovar.errors import BadOutput
 from samovar.schema import Input, Output
+from samovar.tensor_codec import MEDIA_TYPE as TENSORS
+from samovar_instance.tensors import Tensors
+
+JSON = "application/json"
 
 
 class Invoker:
@@ -32,6 +38,8 @@ class Invoker:
         self.decode: Callable[[bytes], Any] = shape.decode
         self.encode: Callable[[Any], bytes] = Output().encode
         self._args = shape.invoke_args
+        self._definition = definition
+        self._item = shape.item
         self._context_at = definition.signature.context_at
         self.takes_context = self._context_at is not None
         self.prove: Callable[[], Any] = _nothing
@@ -41,6 +49,19 @@ class Invoker:
     def is_stream(self) -> bool:
         """Whether the handler yields its answer item by item."""
         return self.kind in ("generator", "async_generator")
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """Decoder and encoder of tensors. Raises: RequestError if the version's types are none."""
+        return Tensors(self._definition, self._item)
+
+    def read(self, body: bytes, content_type: str) -> Any:
+        """Return the value of a body. Raises: RequestError, InvalidInput."""
+        return self.decode(body) if content_type != TENSORS else self.tensors.decode(body)
+
+    def write(self, output: Any, accept: str) -> bytes:
+        """Return an output, or an item of a stream, as its caller accepts it. Raises: BadOutput, RequestError."""
+        return self.encode(output) if accept != TENSORS else self.tensors.encode(output)
 
     def start(self, value: Any, context: Context | Sequence[Context] | None = None) -> Any:
         """Call the handler with a decoded value; return its result, coroutine or generator.
@@ -54,22 +75,26 @@ class Invoker:
             context = Context() if self.batch is None else [Context() for _ in value]
         return self._handler(*args[:at], context, *args[at:])
 
-    def answer(self, body: bytes, context: Context | None = None) -> bytes:
+    def answer(
+        self, body: bytes, context: Context | None = None, content_type: str = JSON, accept: str = JSON
+    ) -> bytes:
         """Return a sync handler's answer. Raises whatever decoding, the handler or encoding raises."""
-        return self.encode(self.start(self.decode(body), context))
+        return self.write(self.start(self.read(body, content_type), context), accept)
 
-    async def answer_async(self, body: bytes, context: Context | None = None) -> bytes:
+    async def answer_async(
+        self, body: bytes, context: Context | None = None, content_type: str = JSON, accept: str = JSON
+    ) -> bytes:
         """Return a coroutine handler's answer."""
-        return self.encode(await self.start(self.decode(body), context))
+        return self.write(await self.start(self.read(body, content_type), context), accept)
 
-    def items(self, body: bytes, context: Context | None = None) -> Iterator[Any]:
+    def items(self, body: bytes, context: Context | None = None, content_type: str = JSON) -> Iterator[Any]:
         """Return the generator of a stream. Raises before the first item if the input is wrong."""
-        generator: Iterator[Any] = self.start(self.decode(body), context)
+        generator: Iterator[Any] = self.start(self.read(body, content_type), context)
         return generator
 
-    def items_async(self, body: bytes, context: Context | None = None) -> AsyncIterator[Any]:
+    def items_async(self, body: bytes, context: Context | None = None, content_type: str = JSON) -> AsyncIterator[Any]:
         """Return the async generator of a stream."""
-        generator: AsyncIterator[Any] = self.start(self.decode(body), context)
+        generator: AsyncIterator[Any] = self.start(self.read(body, content_type), context)
         return generator
 
     def outputs(

@@ -93,7 +93,8 @@ class SyncRunner:
                 check(mailbox, call, self._invoker)
                 continue
             try:
-                body = answer(call.body, context_of(mailbox, call)) if takes_context else answer(call.body)
+                context = context_of(mailbox, call) if takes_context else None
+                body = answer(call.body, context, call.content_type, call.accept)
             except BaseException as error:  # noqa: BLE001 (a handler may raise anything, SystemExit included)
                 fail(mailbox, call, error)
             else:
@@ -122,7 +123,7 @@ class StreamRunner:
 
     def _stream(self, call: Call) -> None:
         context = context_of(self._mailbox, call) if self._invoker.takes_context else None
-        items = self._invoker.items(call.body, context)
+        items = self._invoker.items(call.body, context, call.content_type)
         try:
             whole = self._send_all(call, items)
         finally:
@@ -135,7 +136,7 @@ class StreamRunner:
         """Send every item as a chunk, or return them all as NDJSON for a caller that takes no stream."""
         lines: list[bytes] = []
         for item in items:
-            line = self._invoker.encode(item)
+            line = self._invoker.write(item, call.accept)
             self._check(call)
             if call.accept_stream:
                 self._await_credit(call)

@@ -20,6 +20,7 @@ from samovar import wire
 from samovar.errors import ProtocolError
 from samovar.lifecycle import State
 from samovar.spec import Manifest, concurrency
+from samovar.tensor_codec import MEDIA_TYPE as TENSORS
 from samovar_instance import deadlines, failures
 from samovar_instance.calls import MAX_TIMEOUT_S, Call, Event, Kind
 from samovar_instance.connection import Connection
@@ -207,9 +208,8 @@ class Server:
             fault = Fault("bad_output", 500, f"the output is {len(body)} bytes, more than one answer can carry")
             self._end_with_fault(call, fault)
             return
-        call.connection.send(
-            wire.Result(call.id, body, call.wait_us, call.run_us, call.batch_size, load, self._content_type)
-        )
+        content_type = self._content_type if call.accept != TENSORS else TENSORS
+        call.connection.send(wire.Result(call.id, body, call.wait_us, call.run_us, call.batch_size, load, content_type))
 
     def _end_with_fault(self, call: Call, fault: Fault) -> None:
         load, started = self._discard(call), call.started_at_s > 0
