@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import samovar
+import samovar_instance
 from samovar_instance import kernel, landlock, namespaces, seccomp
 from samovar_instance.namespaces import MAX_OPEN_FILES, Inside
 
@@ -243,9 +245,18 @@ class Sandbox:
 
 
 def _interpreter() -> list[str]:
-    """Return where Python and its packages are, which may be in a home."""
+    """Return where Python and its packages are, ours among them: an editable install may have them in a home."""
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-    return [sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.realpath(sys.executable), *sys.path, *libraries]
+    ours = [*samovar.__path__, *samovar_instance.__path__]
+    return [
+        sys.prefix,
+        sys.base_prefix,
+        sys.exec_prefix,
+        os.path.realpath(sys.executable),
+        *sys.path,
+        *libraries,
+        *ours,
+    ]
 
 
 def closed_to_others(paths: Iterable[str]) -> Iterator[str]:
