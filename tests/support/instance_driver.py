@@ -27,7 +27,7 @@ import psutil
 
 from samovar import wire
 from samovar.authoring import definition_of, is_function
-from samovar.spec import BlobRef, Manifest
+from samovar.spec import BlobRef, Manifest, Scaling
 from samovar_pool.backends import procfs
 
 FUNCTIONS = Path(__file__).parents[1] / "functions"
@@ -301,6 +301,12 @@ HAND_MADE = {
     "on_gpu": _class("on-gpu", "app:OnGpu", {"deed": "embed"}),
     "draws": _class("draws", "app:Draws", {"generator": "torch"}),
     "loads_models": _class("loads-models", "app:LoadsModels"),
+    "chats": msgspec.structs.replace(
+        _class("chats", "app:Chats", {"prompt": "the", "max_tokens": 2}),
+        handler="async_generator",
+        has_check=True,
+        scaling=Scaling(target_concurrency=64),
+    ),
 }
 
 

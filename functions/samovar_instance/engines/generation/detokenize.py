@@ -1,0 +1,130 @@
+"""From token ids to text, as they come: whole characters only, special tokens left out.
+
+    byte-level BPE     each character of a token stands for a byte             GPT-2, Llama 3, Qwen, Phi, SmolLM
+    sentencepiece      "▁" stands for a space, "<0xE2>" for a byte             Llama 2, Mistral, Gemma
+    any other          the tokenizer decodes a few tokens before, and with the new one: the difference is its text
+
+A character whose bytes are spread over tokens is held back until its last one. Bytes that are no UTF-8 become U+FFFD,
+as `decode` has it; a character that the end cut off is dropped. The text continues the prompt: a space that begins it
+stays. This module does not know models or requests.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Protocol
+
+BytesOf = Callable[[int], bytes]
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_NUM_BEFORE = 6  # tokens that settle how the next is written
+
+
+class Detokenizer(Protocol):
+    """One text in the making."""
+
+    def add(self, token_id: int) -> str:
+        """Take the next token; return the characters that are complete by it."""
+
+
+class Vocabulary:
+    """The tokens of one tokenizer as bytes, and the makers of its texts."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """tokenizer: of transformers, fast or slow."""
+        self._tokenizer = tokenizer
+        self._special = frozenset(tokenizer.all_special_ids)
+        self._added = {token_id: str(token).encode() for token_id, token in tokenizer.added_tokens_decoder.items()}
+        self._piece_bytes = _piece_reader(tokenizer)
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether the token is no part of a text, such as the one that ends it."""
+        return token_id in self._special
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """Return what a token adds to a text, special ones too; nothing for an id that no token has."""
+        if token_id in self._added:
+            return self._added[token_id]
+        piece = self._tokenizer.convert_ids_to_tokens(token_id) if token_id < len(self._tokenizer) else None
+        if piece is None:
+            return b""
+        if self._piece_bytes is not None:
+            return self._piece_bytes(piece)
+        text: str = self._tokenizer.decode([token_id])
+        return text.encode()
+
+    def detokenizer(self, shown: frozenset[int] = frozenset()) -> Detokenizer:
+        """Return the maker of a new text. shown: special tokens that are part of it all the same."""
+        hidden = self._special - shown
+        if self._piece_bytes is not None:
+            return ByteDetokenizer(lambda token_id: b"" if token_id in hidden else self.bytes_of(token_id))
+        return DiffDetokenizer(lambda ids: str(self._tokenizer.decode(ids)), hidden)
+
+
+class ByteDetokenizer:
+    """Joins the bytes of tokens and reads them as UTF-8."""
+
+    def __init__(self, bytes_of: BytesOf) -> None:
+        self._bytes_of = bytes_of
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def add(self, token_id: int) -> str:
+        """Take the next token; return the characters that are complete by it."""
+        return self._decode(self._bytes_of(token_id))
+
+
+class DiffDetokenizer:
+    """For tokenizers whose tokens are no bytes: what `decode` makes of the newest ones, with and without the last."""
+
+    def __init__(self, decode: Callable[[list[int]], str], hidden: frozenset[int]) -> None:
+        self._decode = decode
+        self._hidden = hidden
+        self._told: list[int] = []
+        self._new: list[int] = []
+
+    def add(self, token_id: int) -> str:
+        """Take the next token; return the characters that are complete by it."""
+        if token_id in self._hidden:
+            return ""
+        self._new.append(token_id)
+        before, text = self._decode(self._told), self._decode(self._told + self._new)
+        if text.endswith("\ufffd") or len(text) <= len(before):
+            return ""
+        self._told, self._new = (self._told + self._new)[-_NUM_BEFORE:], []
+        return text[len(before) :]
+
+
+def _piece_reader(tokenizer: Any) -> Callable[[str], bytes] | None:
+    """Return what reads a token's own notation as bytes, None if this tokenizer's notation is not one of the two."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or backend.decoder is None:
+        return None
+    decoder = json.loads(backend.decoder.__getstate__())
+    steps = decoder.get("decoders", [decoder])
+    kinds = {step["type"] for step in steps}
+    if kinds == {"ByteLevel"}:
+        return _byte_level_reader()
+    spaces = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+    if spaces in steps and kinds <= {"Replace", "ByteFallback", "Fuse", "Strip"}:
+        return _read_sentencepiece
+    return None
+
+
+def _byte_level_reader() -> Callable[[str], bytes]:
+    """Return what reads GPT-2's notation: visible characters stand for themselves, other bytes for 256 and up."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (byte for byte in range(256) if byte not in set(visible))
+    byte_of = {chr(byte): byte for byte in visible} | {chr(256 + at): byte for at, byte in enumerate(others)}
+
+    def read(piece: str) -> bytes:
+        return bytes(byte_of[char] for char in piece if char in byte_of)
+
+    return read
+
+
+def _read_sentencepiece(piece: str) -> bytes:
+    byte = _BYTE_TOKEN.fullmatch(piece)
+    return bytes([int(byte[1], 16)]) if byte else piece.replace("▁", " ").encode()

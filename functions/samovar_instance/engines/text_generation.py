@@ -1,0 +1,120 @@
+"""Text generation by our own engine: `@sv.function(task="text-generation", …) class Chat(TextGenerator): pass`.
+
+    request ─► plan (template, tokens, grammar, refusals) ─► sequences ─► engine ─► choices ─► pieces of the answer
+
+It is a handler like any author's: the runner cancels it when its caller leaves or its deadline passes, and its
+sequences are gone before the next step. This module does not know frames, protocols or who calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from samovar.context import Context
+from samovar.tasks.generation import GenerationInput, GenerationOutput
+from samovar.torch import load_pretrained
+from samovar_instance.engines.generation.contract import EndReason, GenerationEngine, Sequence, Token
+from samovar_instance.engines.generation.engine import Engine, Options
+from samovar_instance.engines.generation.planning import Limits, Planner
+from samovar_instance.engines.generation.sampling import TokenSampler
+from samovar_instance.engines.generation.sampling_state import SamplingState
+from samovar_instance.engines.generation.scheduler import Limits as StepLimits
+from samovar_instance.engines.generation.step_loop import StepLoop
+from samovar_instance.engines.generation.tools import FORMATS
+
+
+class TextGenerator:
+    """A causal language model of transformers, from a folder. Subclasses set what differs from the defaults.
+
+    cache_gib: memory for keys and values. block_tokens: of one block of it. max_running: sequences in one step.
+    max_step_tokens: tokens in one step. shares_prefixes: prompts that begin alike are computed once. tool_format:
+    "hermes", "llama3" or "mistral", "" = as the chat template says.
+    """
+
+    cache_gib: ClassVar[float] = 1.0
+    block_tokens: ClassVar[int] = 16
+    max_running: ClassVar[int] = 64
+    max_step_tokens: ClassVar[int] = 256
+    shares_prefixes: ClassVar[bool] = True
+    tool_format: ClassVar[str] = ""
+
+    def load(self, weights: Path, device: str) -> None:
+        """Load model and tokenizer from a folder, and make the engine. Raises: what transformers or the engine raises."""
+        model = load_pretrained(weights, AutoModelForCausalLM, device)
+        tokenizer = AutoTokenizer.from_pretrained(weights, local_files_only=True)
+        self._loop = StepLoop(lambda: self.make_engine(model))
+        limits = Limits(self._loop.engine.max_context_tokens, _num_logits(model), _end_ids(model, tokenizer))
+        self._planner = Planner(tokenizer, limits, FORMATS[self.tool_format] if self.tool_format else None)
+
+    def make_engine(self, model: Any) -> GenerationEngine:
+        """Return a new engine for the model, by the options."""
+        return Engine(
+            model,
+            TokenSampler(),
+            Options(
+                cache_bytes=int(self.cache_gib * (1 << 30)),
+                block_tokens=self.block_tokens,
+                shares_prefixes=self.shares_prefixes,
+                limits=StepLimits(max_running=self.max_running, max_step_tokens=self.max_step_tokens),
+            ),
+        )
+
+    async def __call__(self, request: GenerationInput, ctx: Context) -> AsyncIterator[GenerationOutput]:
+        """Yield the answer piece by piece; what waits for a slow reader is merged.
+
+        Raises: RequestError naming the field, before the first piece; later whatever failed.
+        """
+        plan = await self._planner.plan(request)
+        changed = asyncio.Event()
+        answer = self._planner.begin(plan, changed.set, ctx.tenant, ctx.deadline)
+        try:
+            for sequence in answer.sequences:
+                self._loop.add(sequence)
+            while not answer.is_told:
+                await changed.wait()
+                changed.clear()
+                for piece in answer.take():
+                    yield piece
+        finally:
+            for sequence in answer.sequences:
+                self._loop.leave(sequence)
+
+    def check(self) -> None:
+        """Generate one token, whoever else is being answered. Raises: what went wrong."""
+        proof = _Proof()
+        self._loop.run_now(Sequence([0], 1, SamplingState(temperature=0.0), proof))
+        if proof.error is not None:
+            raise proof.error
+
+
+class _Proof:
+    """Hears one token and forgets it."""
+
+    def __init__(self) -> None:
+        self.is_ended = False
+        self.error: Exception | None = None
+
+    def token(self, token: Token) -> None:
+        """Nothing is made of it."""
+
+    def ended(self, reason: EndReason, error: Exception | None) -> None:
+        """Keep what went wrong."""
+        self.is_ended, self.error = True, error
+
+
+def _num_logits(model: Any) -> int:
+    """Return how many tokens the model tells apart: columns of its logits."""
+    return int(model.get_output_embeddings().weight.shape[0])
+
+
+def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Return the tokens that end a text: of the generation config, or else the tokenizer's."""
+    ids = model.generation_config.eos_token_id
+    if ids is None:
+        ids = tokenizer.eos_token_id
+    return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
