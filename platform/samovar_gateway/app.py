@@ -1,5 +1,5 @@
-"""The gateway's routes, composed. What a request meets, in order: uvicorn → the invoke route, or
-Litestar's router → a handler; errors of ours become problem documents on every route."""
+"""The gateway's routes, composed. What a request meets, in order: uvicorn → the invoke route or
+OpenAI's, or Litestar's router → a handler; errors of ours become problem documents on every route but OpenAI's."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from samovar_gateway.calling import Caller
 from samovar_gateway.health import livez, readyz
 from samovar_gateway.invoke import InvokeRoute
 from samovar_gateway.jobs import router as jobs
+from samovar_gateway.openai.routes import OpenAIRoutes
 from samovar_gateway.state import GatewayState
 from samovar_gateway.sweep import Sweeper
 
@@ -43,7 +44,8 @@ def create_app(state: GatewayState, admission: Admission, admin: Admin, sweeper:
     """
     settings, backlog = state.settings, state.dispatcher.room.backlog
     reader = BodyReader(sweeper, backlog, settings.max_body_bytes, settings.body_timeout_s)
-    invoke = InvokeRoute(Caller(state, admission, sweeper))
+    caller = Caller(state, admission, sweeper)
+    invoke, openai = InvokeRoute(caller), OpenAIRoutes(caller)
     others = AuditTrail(create_router(state, admin), state, admin.services.audit)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,6 +56,9 @@ def create_app(state: GatewayState, admission: Admission, admin: Admin, sweeper:
             elif path.endswith(INVOKE_SUFFIX) and path.startswith(FUNCTIONS_PREFIX):
                 name = path[len(FUNCTIONS_PREFIX) : -len(INVOKE_SUFFIX)]
                 await invoke(name, scope, receive, send)
+                return
+            elif openai.serves(path):
+                await openai(scope, receive, send)
                 return
             elif path.endswith(JOBS_SUFFIX) and path.startswith(FUNCTIONS_PREFIX):
                 receive = WholeBody(reader, dict(scope["headers"]).get(b"content-length"), receive)

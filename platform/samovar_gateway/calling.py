@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -82,35 +82,28 @@ class Caller:
         receive: ASGI's; given, the ask is cancelled when the caller leaves.
         Raises: SamovarError, Cancelled. A task that is cancelled meanwhile cancels the ask.
         """
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        ask.deliver = partial(_resolve, answer)
-        self.state.journey.begin(ask, body)
+        answer = self._begin(ask, body)
         with self.watching(ask, receive):
-            try:
-                call, outcome = await answer
-            except asyncio.CancelledError:
-                abandon(ask)
-                raise
-        if isinstance(outcome, SamovarError | Cancelled):
-            raise outcome
-        return call, outcome
+            return await _outcome(ask, answer)
 
     async def outcomes(
         self, asks: Sequence[Ask], bodies: Sequence[bytes], receive: Receive | None = None
     ) -> list[Given]:
         """Return what several asks of one request come to, in order, MAX_TOGETHER of them under way at a time.
 
-        Raises: what the first that fails comes to; the others are cancelled. All but the first pay no rate limit.
+        Raises: what the first that fails comes to; the others are cancelled. All but the first pay no rate limit; where
+            that one is refused, none of the others begins.
         """
         turn = asyncio.Semaphore(MAX_TOGETHER)
+        first = self._begin(asks[0], bodies[0])
 
         async def one(ask: Ask, body: bytes) -> Given:
             async with turn:
-                return await self.outcome(ask, body)
+                return await _outcome(ask, first if ask is asks[0] else self._begin(ask, body))
 
         for ask in asks[1:]:
             ask.is_part = True
-        with self.watching(_All(asks), receive):  # type: ignore[arg-type]  # of an ask, only its handle is looked at
+        with self.watching_all(asks, receive):
             tasks = [asyncio.ensure_future(one(ask, body)) for ask, body in zip(asks, bodies, strict=True)]
             try:
                 return await asyncio.gather(*tasks)
@@ -131,6 +124,16 @@ class Caller:
             yield
         finally:
             waiting.pop(ask, None)
+
+    def watching_all(self, asks: Sequence[Ask], receive: Receive | None) -> AbstractContextManager[None]:
+        """Have all asks of one request cancelled when its caller leaves while the context lasts."""
+        return self.watching(_All(asks), receive)  # type: ignore[arg-type]  # of an ask, only its handle is looked at
+
+    def _begin(self, ask: Ask, body: bytes) -> asyncio.Future[Answer]:
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        ask.deliver = partial(_resolve, answer)
+        self.state.journey.begin(ask, body)
+        return answer
 
     async def unknown(self, name: str, header: Header) -> FunctionNotFound:
         """Return the error with near names, of the functions that the caller's key covers."""
@@ -155,6 +158,17 @@ def abandon(ask: Ask) -> None:
     """Nobody wants the answer any more. Idempotent, and of no effect once all of it was read."""
     if ask.handle is not None:
         ask.handle.cancel()
+
+
+async def _outcome(ask: Ask, answer: asyncio.Future[Answer]) -> Given:
+    try:
+        call, outcome = await answer
+    except asyncio.CancelledError:
+        abandon(ask)
+        raise
+    if isinstance(outcome, SamovarError | Cancelled):
+        raise outcome
+    return call, outcome
 
 
 def _resolve(answer: asyncio.Future[Answer], call: Call | None, outcome: Outcome) -> None:
