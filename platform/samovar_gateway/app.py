@@ -22,6 +22,8 @@ from samovar_gateway.api_document import api_document
 from samovar_gateway.body import BodyReader, WholeBody
 from samovar_gateway.calling import Caller
 from samovar_gateway.health import livez, readyz
+from samovar_gateway.inference.core import Inference
+from samovar_gateway.inference.rest import InferenceRoutes
 from samovar_gateway.invoke import InvokeRoute
 from samovar_gateway.jobs import router as jobs
 from samovar_gateway.openai.routes import OpenAIRoutes
@@ -45,7 +47,7 @@ def create_app(state: GatewayState, admission: Admission, admin: Admin, sweeper:
     settings, backlog = state.settings, state.dispatcher.room.backlog
     reader = BodyReader(sweeper, backlog, settings.max_body_bytes, settings.body_timeout_s)
     caller = Caller(state, admission, sweeper)
-    invoke, openai = InvokeRoute(caller), OpenAIRoutes(caller)
+    invoke, openai, inference = InvokeRoute(caller), OpenAIRoutes(caller), InferenceRoutes(Inference(caller))
     others = AuditTrail(create_router(state, admin), state, admin.services.audit)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,6 +61,9 @@ def create_app(state: GatewayState, admission: Admission, admin: Admin, sweeper:
                 return
             elif openai.serves(path):
                 await openai(scope, receive, send)
+                return
+            elif inference.serves(path):
+                await inference(scope, receive, send)
                 return
             elif path.endswith(JOBS_SUFFIX) and path.startswith(FUNCTIONS_PREFIX):
                 receive = WholeBody(reader, dict(scope["headers"]).get(b"content-length"), receive)

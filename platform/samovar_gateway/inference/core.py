@@ -11,7 +11,7 @@ are told is the edge's business. This module does not know HTTP or gRPC.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
@@ -88,10 +88,10 @@ class Inference:
         Raises: SamovarError; Cancelled.
         """
         manifest = _manifest_of(ask)
-        bodies = self._bodies(ask, request)
         if models.streams(manifest):
-            told = f"{manifest.name} answers with a stream: it has infer_stream and generate_stream"
+            told = f"{manifest.name} answers with a stream, item by item: ask for one (infer_stream, generate_stream)"
             raise self.caller.state.journey.refuse(ask, RequestError(told))
+        bodies = self._bodies(ask, request)
         asks = [ask, *(ask.another() for _ in bodies[1:])]
         given = await self.caller.outcomes(asks, bodies, receive)
         answers = [_tensors(outcome, manifest) for _, outcome in given]
@@ -100,7 +100,7 @@ class Inference:
 
     async def stream(
         self, ask: Ask, request: InferRequest, receive: Receive | None = None
-    ) -> AsyncIterator[InferAnswer]:
+    ) -> AsyncGenerator[InferAnswer]:
         """Yield an answer for each item of a generator, or the one answer of any other function.
 
         Raises: as `infer`, also in the middle. Whoever stops reading closes it: then the function stops, too.
@@ -124,14 +124,14 @@ class Inference:
 
     def _bodies(self, ask: Ask, request: InferRequest) -> list[bytes]:
         """Return the body of each ask of a request, and note what is refused here."""
-        manifest = _manifest_of(ask)
+        manifest, inputs = _manifest_of(ask), request.take_inputs()
         try:
             shorten(ask, request.timeout_s())
             models.check_outputs(manifest, request.outputs)
-            tensor_codec.check_inputs(request.inputs, manifest.inputs, models.required(manifest))
+            tensor_codec.check_inputs(inputs, manifest.inputs, models.required(manifest))
             if manifest.batch is None:
-                return [tensor_codec.encode(request.inputs)]
-            items = rows.split(request.inputs, rows.num_rows(request.inputs))
+                return [tensor_codec.encode(inputs)]
+            items = rows.split(inputs, rows.num_rows(inputs))
         except SamovarError as error:
             raise self.caller.state.journey.refuse(ask, error) from None
         return [tensor_codec.encode(item) for item in items]

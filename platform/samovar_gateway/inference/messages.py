@@ -17,7 +17,7 @@ _REFUSED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InferRequest:
     """What a client wants inferred. inputs: each checked by `tensor_codec.check`. outputs: names of those it wants,
     empty = all. parameters: of the whole request, those of the encoding taken out."""
@@ -25,6 +25,12 @@ class InferRequest:
     inputs: Sequence[TensorValue]
     outputs: Sequence[str] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def take_inputs(self) -> Sequence[TensorValue]:
+        """Return the inputs and keep them no more: the bytes that they are views on need not last as long as the
+        call."""
+        inputs, self.inputs = self.inputs, ()
+        return inputs
 
     def timeout_s(self) -> float | None:
         """Return the time that the parameters give it, None if they do not say. Raises: RequestError for a parameter

@@ -38,11 +38,17 @@ def tensor_metadata(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "datatype": spec.datatype, "shape": [*spec.shape]}
 
 
+def index_entry(manifest: Manifest) -> dict[str, str]:
+    """Return a version as the repository index lists it. One that sleeps is ready, one without tensors is not."""
+    state = "READY" if manifest.inputs else "UNAVAILABLE"
+    return {"name": manifest.name, "version": str(manifest.version), "state": state, "reason": _why_none(manifest)}
+
+
 def require_tensors(manifest: Manifest) -> None:
     """Return if a version can be asked by tensors. Raises: RequestError saying why it cannot."""
     if not manifest.inputs:
-        why = manifest.no_tensors or "it was deployed before types were read as tensors: deploy it again"
-        raise RequestError(f"{manifest.ref} cannot be asked by tensors: {why}; its native route takes JSON")
+        told = f"{manifest.ref} cannot be asked by tensors: {_why_none(manifest)}; its native route takes JSON"
+        raise RequestError(told)
 
 
 def streams(manifest: Manifest) -> bool:
@@ -88,3 +94,9 @@ def from_plain(value: Any, manifest: Manifest) -> list[TensorValue]:
         sizes, flat = flatten(spec.name, field, len(shape))
         tensors.append(TensorValue(spec.name, spec.datatype, tuple(sizes), pack(spec.name, spec.datatype, flat)))
     return tensors
+
+
+def _why_none(manifest: Manifest) -> str:
+    if manifest.inputs:
+        return ""
+    return manifest.no_tensors or "it was deployed before types were read as tensors: deploy it again"
