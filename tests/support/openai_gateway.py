@@ -24,6 +24,9 @@ from support.stores import stores_for_a_test
 from support.waiting import wait_until
 
 
+DATABASE = 13
+
+
 class Platform:
     """A gateway, and instances that a zygote forks. instances: by function."""
 
@@ -85,9 +88,9 @@ def manifest_of(folder: Path) -> Manifest:
 
 
 @contextmanager
-def running_platform(valkey: Any, seaweed: Any, zygote: Zygote, number: int) -> Iterator[Platform]:
-    """A platform for the body of a `with`. number: of the stores, as in `stores_for_a_test`."""
-    stores = stores_for_a_test(valkey, seaweed, number)
+def running_platform(valkey: Any, seaweed: Any, zygote: Zygote) -> Iterator[Platform]:
+    """A platform for the body of a `with`."""
+    stores = stores_for_a_test(valkey, seaweed, DATABASE)
     with redis_sync.Redis.from_url(stores.redis_url) as redis, short_folder() as folder:
         redis.flushdb()
         store = ObjectStore.from_settings(stores.settings(folder))

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from samovar.errors import RequestError
 from samovar.tasks.generation import MAX_CHOICES, MAX_TOP_LOGPROBS, GenerationInput, refusal
 from samovar_gateway.openai import fields as table
 from samovar_gateway.openai.messages import format_of, messages_of, tool_choice_of, tools_of
@@ -142,7 +143,11 @@ def _input(found: dict[str, Any], names: Mapping[str, str]) -> GenerationInput:
         message, path = (match["message"], match["path"] or "") if match else (str(error), "")
         param = names.get(path, path)
         raise refusal(param, f"{param}: {message}") from None
-    made.check()
+    try:
+        made.check()
+    except RequestError as error:
+        error.extra["param"] = names.get(error.extra["param"], error.extra["param"])
+        raise
     return made
 
 

@@ -105,12 +105,12 @@ def item(place: int, body: bytes, wish: Wanted) -> tuple[dict[str, Any], int]:
         given = _decode(body)
         vector: Any = given.embedding
         if wish.is_base64 or wish.dimensions is not None:
-            vector = array("f", _numbers(given.embedding))
-    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, OverflowError) as error:
+            vector = _numbers(given.embedding)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadOutput(f"the function's answer is no embedding: {error}") from None
     if wish.dimensions is not None:
         vector = _cut(vector, wish.dimensions)
-    shown = vector if isinstance(vector, msgspec.Raw) else _base64(vector) if wish.is_base64 else vector.tolist()
+    shown = _base64(vector) if wish.is_base64 else vector
     return {"object": "embedding", "index": place, "embedding": shown}, given.num_tokens or 0
 
 
@@ -120,7 +120,7 @@ def answer(items: Sequence[dict[str, Any]], model: str, num_tokens: int) -> byte
     return msgspec.json.encode({"object": "list", "data": items, "model": model, "usage": usage})
 
 
-def _cut(vector: array[float], dimensions: int) -> array[float]:
+def _cut(vector: list[float], dimensions: int) -> list[float]:
     """Return the first numbers, scaled to length one; the vector itself if it has so many."""
     if dimensions > len(vector):
         raise refusal(DIMENSIONS, f"the model's embeddings have {len(vector)} numbers, not {dimensions}")
@@ -128,13 +128,14 @@ def _cut(vector: array[float], dimensions: int) -> array[float]:
         return vector
     first = vector[:dimensions]
     length = math.hypot(*first) or 1.0
-    return array("f", (number / length for number in first))
+    return [number / length for number in first]
 
 
-def _base64(vector: array[float]) -> str:
+def _base64(vector: list[float]) -> str:
+    packed = array("f", vector)
     if sys.byteorder == "big":
-        vector.byteswap()
-    return b64encode(vector.tobytes()).decode()
+        packed.byteswap()
+    return b64encode(packed.tobytes()).decode()
 
 
 _decode = msgspec.json.Decoder(Given).decode
