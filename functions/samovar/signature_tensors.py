@@ -114,8 +114,9 @@ def _object_fields(hint: Any, whose: str) -> tuple[FieldForm, ...]:
     if info is None:
         raise NoTensors(f"{whose} is no object with named fields of known types")
     hints = typing.get_type_hints(info.cls, include_extras=True)
+    places = {name: place for place, name in enumerate(hints)}  # msgspec gives those of a TypedDict sorted by name
     forms = []
-    for field in info.fields:
+    for field in sorted(info.fields, key=lambda field: places[field.name]):
         inner = _without_none(_without_presence(hints[field.name]))
         try:
             forms.append(_field_form(field.encode_name, field.name, inner, required=field.required))

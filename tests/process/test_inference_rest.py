@@ -1,0 +1,50 @@
+"""The Open Inference Protocol over REST: real tritonclients, and what none of them would send."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import tritonclient.http as triton
+import tritonclient.http.aio as triton_aio
+
+from samovar_storage.embedded import EmbeddedSeaweed, EmbeddedValkey
+from support.gateway import ADMIN_KEY
+from support.instance_driver import Zygote
+from support.oip_checks import CHECKS, FUNCTIONS, Driver
+from support.openai_gateway import Platform, running_platform
+
+pytestmark = pytest.mark.process
+HEADERS = {"authorization": f"Bearer {ADMIN_KEY}"}
+
+
+@pytest.fixture(scope="module")
+def platform(valkey: EmbeddedValkey, seaweed: EmbeddedSeaweed, session_zygote: Zygote) -> Iterator[Platform]:
+    with running_platform(valkey, seaweed, session_zygote) as running:
+        for name in FUNCTIONS:
+            running.serve(name)
+        yield running
+
+
+@pytest.fixture(scope="module", params=["http", "aio"])
+def driver(request: pytest.FixtureRequest, platform: Platform) -> Iterator[Driver]:
+    address = platform.gateway.url.removeprefix("http://")
+    if request.param == "http":
+        with triton.InferenceServerClient(address) as client:
+            yield Driver(triton, client, HEADERS)
+        return
+    with asyncio.Runner() as runner:
+        client = runner.run(_connect(address))
+        yield Driver(triton_aio, client, HEADERS, run=runner.run)
+        runner.run(client.close())
+
+
+async def _connect(address: str) -> Any:
+    return triton_aio.InferenceServerClient(address)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+def test_client(check: Callable[[Driver], None], driver: Driver) -> None:
+    check(driver)
