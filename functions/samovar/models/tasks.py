@@ -52,7 +52,8 @@ _LABELS = {"labels": ["tea", "coffee"]}
 
 
 def _pipeline(name: str, does: str, engine: str, *endings: str, **more: Any) -> ModelTask:
-    return ModelTask(name=name, does=does, engine=(_PIPELINES, engine), endings=endings, **more)
+    module, _, name_of_class = engine.partition(":")
+    return ModelTask(name=name, does=does, engine=(f"{_PIPELINES}.{module}", name_of_class), endings=endings, **more)
 
 
 TASKS = {
@@ -71,40 +72,49 @@ TASKS = {
             does="embeddings of texts",
             engine=("samovar_instance.engines.embeddings", "Embedder"),
             example=_TEXT,
-            batch={"max_size": 64, "max_wait_ms": 5},
+            batch={"max_size": 64, "max_wait_ms": 5, "length": "num_tokens", "max_tokens": 2048},
         ),
         _pipeline(
-            "text-classification", "text classification", "TextClassifier", "ForSequenceClassification", example=_TEXT
+            "text-classification",
+            "text classification",
+            "texts:TextClassifier",
+            "ForSequenceClassification",
+            example=_TEXT,
         ),
         _pipeline(
-            "token-classification", "labels of words", "TokenClassifier", "ForTokenClassification", example=_TEXT
+            "token-classification", "labels of words", "texts:TokenClassifier", "ForTokenClassification", example=_TEXT
         ),
-        _pipeline("fill-mask", "words for a mask", "MaskFiller", "ForMaskedLM", "ForPreTraining"),
-        _pipeline("feature-extraction", "vectors of tokens", "FeatureExtractor", example=_TEXT),
+        _pipeline("fill-mask", "words for a mask", "texts:MaskFiller", "ForMaskedLM", "ForPreTraining"),
+        _pipeline("feature-extraction", "vectors of tokens", "texts:FeatureExtractor", example=_TEXT),
         _pipeline(
             "zero-shot-classification",
             "classification by any labels",
-            "ZeroShotClassifier",
+            "texts:ZeroShotClassifier",
             "ForSequenceClassification",
             example=_TEXT | _LABELS,
         ),
         _pipeline(
             "image-classification",
             "image classification",
-            "ImageClassifier",
+            "images:ImageClassifier",
             "ForImageClassification",
             "ForImageClassificationWithTeacher",
             example=_IMAGE,
             sees=True,
         ),
-        _pipeline("image-feature-extraction", "vectors of images", "ImageFeatures", example=_IMAGE, sees=True),
+        _pipeline("image-feature-extraction", "vectors of images", "images:ImageFeatures", example=_IMAGE, sees=True),
         _pipeline(
-            "object-detection", "objects in images", "ObjectDetector", "ForObjectDetection", example=_IMAGE, sees=True
+            "object-detection",
+            "objects in images",
+            "images:ObjectDetector",
+            "ForObjectDetection",
+            example=_IMAGE,
+            sees=True,
         ),
         _pipeline(
             "image-segmentation",
             "masks of what is in images",
-            "ImageSegmenter",
+            "images:ImageSegmenter",
             "ForSemanticSegmentation",
             "ForImageSegmentation",
             "ForInstanceSegmentation",
@@ -114,12 +124,17 @@ TASKS = {
             sees=True,
         ),
         _pipeline(
-            "depth-estimation", "depth of images", "DepthEstimator", "ForDepthEstimation", example=_IMAGE, sees=True
+            "depth-estimation",
+            "depth of images",
+            "images:DepthEstimator",
+            "ForDepthEstimation",
+            example=_IMAGE,
+            sees=True,
         ),
         _pipeline(
             "zero-shot-image-classification",
             "image classification by any labels",
-            "ZeroShotImageClassifier",
+            "images:ZeroShotImageClassifier",
             "CLIPModel",
             "SiglipModel",
             "Siglip2Model",
@@ -131,7 +146,7 @@ TASKS = {
         _pipeline(
             "automatic-speech-recognition",
             "speech to text",
-            "SpeechRecognizer",
+            "sounds:SpeechRecognizer",
             "ForCTC",
             "ForSpeechSeq2Seq",
             "ForConditionalGeneration",
@@ -143,7 +158,7 @@ TASKS = {
         _pipeline(
             "audio-classification",
             "audio classification",
-            "AudioClassifier",
+            "sounds:AudioClassifier",
             "ForSequenceClassification",
             "ForAudioClassification",
             example=_SILENCE,

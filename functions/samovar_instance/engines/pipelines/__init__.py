@@ -1,0 +1,7 @@
+"""Every other model of transformers: a class per task, its types those that clients send and get.
+
+    items ─► contents, each checked alone ─► transformers' pipeline, in one batch ─► plain JSON, in order
+
+texts.py, images.py and sounds.py hold the tasks, base.py what they share, loading.py how a folder becomes a pipeline.
+Only what a task needs is imported, and transformers' pipelines when a model is loaded.
+"""

@@ -1,0 +1,111 @@
+"""A pipeline of transformers as a batch handler, whatever its task.
+
+Items that ask for different things (`top_k`, `labels`) run one group after the other. An item that is wrong is an error
+of its own; when the pipeline itself raises, the platform runs the members of the batch one by one.
+This module does not know how batches are filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from samovar.errors import InvalidInput, RequestError
+from samovar_instance.engines.pipelines.media import plain
+
+_MAX_TOP_K = 1000
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What clients send; each task adds its fields."""
+
+
+class Pipeline:
+    """A pipeline of transformers as a batch handler. Subclasses name the task and say how an item becomes a call of it.
+
+    pads: items of different sizes may share a forward, and come to the same as alone.
+    """
+
+    task: ClassVar[str]
+    pads: ClassVar[bool] = True
+
+    def load(self, weights: Path, device: str) -> None:
+        """Load model and processors of the task from `weights`."""
+        from samovar_instance.engines.pipelines.loading import load_pipeline
+
+        self.pipe = load_pipeline(self.task, weights, device)
+        tokenizer = self.pipe.tokenizer
+        self._may_pad = self.pads and (tokenizer is None or tokenizer.pad_token_id is not None)
+
+    def content(self, item: Any) -> Any:
+        """Return what the pipeline is given for one item. Raises: RequestError."""
+        raise NotImplementedError
+
+    def parameters(self, item: Any) -> dict[str, Any]:
+        """Return what the pipeline is asked for beside it; items of one forward share it."""
+        raise NotImplementedError
+
+    def answer(self, item: Any, found: Any) -> Any:
+        """Return the answer to one item, given what the pipeline found."""
+        return found
+
+    def answers(self, items: Sequence[Any]) -> list[Any]:
+        """Return an answer or a RequestError per item, in order."""
+        answers: list[Any] = [None] * len(items)
+        groups: dict[str, list[tuple[int, Any]]] = {}
+        parameters: dict[str, dict[str, Any]] = {}
+        for index, item in enumerate(items):
+            try:
+                content, wanted = self.content(item), self.parameters(item)
+            except RequestError as error:
+                answers[index] = error
+                continue
+            key = repr(wanted)
+            parameters[key] = wanted
+            groups.setdefault(key, []).append((index, content))
+        for key, members in groups.items():
+            for (index, _), found in zip(members, self._run([one for _, one in members], parameters[key]), strict=True):
+                answers[index] = plain(self.answer(items[index], found))
+        return answers
+
+    def _run(self, contents: list[Any], parameters: dict[str, Any]) -> list[Any]:
+        from transformers.pipelines.base import Pipeline as Base
+
+        size = len(contents) if self._may_pad else 1
+        # past the __call__ of single pipelines: each has its own idea of what a list of one item comes to
+        found: list[Any] = Base.__call__(self.pipe, contents, batch_size=size, **parameters)
+        return found
+
+
+def text_of(item: Any, tokenizer: Any) -> str:
+    """Return the item's text. Raises: InvalidInput if nothing of it is left for the model."""
+    text: str = item.text
+    if not text.strip() and not tokenizer(text)["input_ids"]:
+        raise InvalidInput("$.text: is empty", path="$.text")
+    return text
+
+
+def top_of(item: Any) -> dict[str, Any]:
+    """Return how many labels are wanted. Raises: InvalidInput."""
+    if not 1 <= item.top_k <= _MAX_TOP_K:
+        raise InvalidInput(f"$.top_k: a number from 1 to {_MAX_TOP_K}", path="$.top_k")
+    return {"top_k": item.top_k}
+
+
+def labels_of(item: Any) -> list[str]:
+    """Return the labels to choose from. Raises: InvalidInput."""
+    if not item.labels or not all(label.strip() for label in item.labels):
+        raise InvalidInput("$.labels: at least one label, and none that is empty", path="$.labels")
+    labels: list[str] = item.labels
+    return labels
+
+
+def hypothesis_of(item: Any) -> str:
+    """Return the sentence that a label is put into. Raises: InvalidInput."""
+    if "{}" not in item.hypothesis:
+        raise InvalidInput("$.hypothesis: has {} where the label belongs", path="$.hypothesis")
+    hypothesis: str = item.hypothesis
+    return hypothesis

@@ -1,0 +1,74 @@
+"""What pipelines answer, as clients get it. This module does not know models."""
+
+from __future__ import annotations
+
+from typing import NotRequired, TypedDict
+
+
+class Label(TypedDict):
+    """score: 0 to 1."""
+
+    label: str
+    score: float
+
+
+class Entity(TypedDict):
+    """A word with its label. start, end: where it is in the text, characters."""
+
+    label: str
+    score: float
+    word: str
+    start: int | None
+    end: int | None
+
+
+class Filled(TypedDict):
+    """A word for a mask. sequence: the text with it."""
+
+    score: float
+    token: int
+    token_str: str
+    sequence: str
+
+
+class Box(TypedDict):
+    """In pixels of the image that was sent."""
+
+    xmin: int
+    ymin: int
+    xmax: int
+    ymax: int
+
+
+class Detection(TypedDict):
+    label: str
+    score: float
+    box: Box
+
+
+class Mask(TypedDict):
+    """mask: base64 of a PNG, white where it is. score: None of models that give none."""
+
+    label: str
+    score: float | None
+    mask: str
+
+
+class Picture(TypedDict):
+    """image: base64 of a PNG."""
+
+    image: str
+
+
+class Chunk(TypedDict):
+    """timestamp: from when to when, seconds."""
+
+    text: str
+    timestamp: list[float | None]
+
+
+class Transcript(TypedDict):
+    """chunks: with times, if they were asked for."""
+
+    text: str
+    chunks: NotRequired[list[Chunk]]

@@ -1,0 +1,179 @@
+"""Model folders for tasks beyond generation, tiny and with random weights; like `tiny_models`, made once per process.
+
+    path = tiny_task("image-classification")
+
+Importing this module imports no torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import functools
+import io
+import json
+import shutil
+import tempfile
+import wave
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from support.tiny_models import tiny_tokenizer
+
+MASK = "<mask>"
+RATE_HZ = 16_000
+LABELS = {0: "contradiction", 1: "neutral", 2: "entailment"}  # what zero-shot classification looks for
+_NUM_POSITIONS = 64
+_SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+_IMAGE = _SHAPE | {"image_size": 32, "patch_size": 8}
+_SOUND = _SHAPE | {
+    "conv_dim": (8, 8, 8),
+    "conv_stride": (5, 2, 2),
+    "conv_kernel": (10, 3, 3),
+    "num_feat_extract_layers": 3,
+    "num_conv_pos_embeddings": 8,
+    "num_conv_pos_embedding_groups": 2,
+}
+_SIZE = {"height": 32, "width": 32}
+
+
+@functools.cache
+def tiny_task(task: str) -> Path:
+    """Return the folder of a tiny model for a task in TASKS."""
+    import torch
+
+    torch.manual_seed(sum(task.encode()))
+    folder = Path(tempfile.mkdtemp(prefix=f"samovar-{task}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    model, *processors = TASKS[task]()
+    model.save_pretrained(folder)
+    for processor in processors:
+        processor.save_pretrained(folder)
+    return folder
+
+
+def png(width: int, height: int, colour: tuple[int, int, int] = (200, 30, 3)) -> str:
+    """Return base64 of an image file of one colour."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), colour).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def wav(frames: bytes, *, rate_hz: int = RATE_HZ, width: int = 2, channels: int = 1) -> bytes:
+    """Return a WAV file of these frames."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(channels)
+        out.setsampwidth(width)
+        out.setframerate(rate_hz)
+        out.writeframes(frames)
+    return file.getvalue()
+
+
+def _transformers() -> Any:
+    import transformers
+
+    return transformers
+
+
+def _reader() -> Any:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"mask_token": MASK})
+    return tokenizer
+
+
+def _bert(head: str, **more: Any) -> list[Any]:
+    t, tokenizer = _transformers(), _reader()
+    config = t.BertConfig(vocab_size=len(tokenizer), max_position_embeddings=_NUM_POSITIONS, **_SHAPE, **more)
+    return [getattr(t, f"BertFor{head}")(config), tokenizer]
+
+
+def _labels() -> dict[str, Any]:
+    return {"id2label": LABELS, "label2id": {label: index for index, label in LABELS.items()}}
+
+
+def _vit() -> list[Any]:
+    t = _transformers()
+    return [t.ViTForImageClassification(t.ViTConfig(**_IMAGE, num_labels=3)), t.ViTImageProcessorPil(size=_SIZE)]
+
+
+def _yolos() -> list[Any]:
+    t = _transformers()
+    config = t.YolosConfig(**_IMAGE | {"image_size": [32, 32]}, num_detection_tokens=4, num_labels=3)
+    return [
+        t.YolosForObjectDetection(config),
+        t.YolosImageProcessorPil(size={"shortest_edge": 32, "longest_edge": 64}),
+    ]
+
+
+def _segformer() -> list[Any]:
+    t = _transformers()
+    config = t.SegformerConfig(**_pyramid(2), num_labels=3)
+    return [t.SegformerForSemanticSegmentation(config), t.SegformerImageProcessorPil(size=_SIZE)]
+
+
+def _glpn() -> list[Any]:
+    t = _transformers()
+    return [t.GLPNForDepthEstimation(t.GLPNConfig(**_pyramid(4))), t.GLPNImageProcessorPil()]
+
+
+def _pyramid(num_blocks: int) -> dict[str, Any]:
+    return {
+        "num_encoder_blocks": num_blocks,
+        "depths": [1] * num_blocks,
+        "sr_ratios": [1] * num_blocks,
+        "hidden_sizes": [16] * num_blocks,
+        "patch_sizes": [3] * num_blocks,
+        "strides": [2] * num_blocks,
+        "num_attention_heads": [1] * num_blocks,
+        "mlp_ratios": [2] * num_blocks,
+        "decoder_hidden_size": 16,
+    }
+
+
+def _clip() -> list[Any]:
+    t, tokenizer = _transformers(), _reader()
+    text = _SHAPE | {"vocab_size": len(tokenizer), "max_position_embeddings": _NUM_POSITIONS}
+    ends = {"bos_token_id": 1, "eos_token_id": tokenizer.eos_token_id}
+    config = t.CLIPConfig(text_config=text | ends, vision_config=_IMAGE, projection_dim=16)
+    processor = t.CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=_SIZE)
+    return [t.CLIPModel(config), processor, tokenizer]
+
+
+def _wav2vec2() -> list[Any]:
+    t = _transformers()
+    vocab = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "|": 4} | {
+        letter: 5 + index for index, letter in enumerate("ABCDE")
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "vocab.json"
+        file.write_text(json.dumps(vocab))
+        tokenizer = t.Wav2Vec2CTCTokenizer(str(file))
+    config = t.Wav2Vec2Config(**_SOUND, vocab_size=len(vocab), pad_token_id=0)
+    return [t.Wav2Vec2ForCTC(config), t.Wav2Vec2FeatureExtractor(), tokenizer]
+
+
+def _wav2vec2_labels() -> list[Any]:
+    t = _transformers()
+    config = t.Wav2Vec2Config(**_SOUND, num_labels=3, classifier_proj_size=8)
+    return [t.Wav2Vec2ForSequenceClassification(config), t.Wav2Vec2FeatureExtractor()]
+
+
+TASKS: dict[str, Callable[[], list[Any]]] = {
+    "text-classification": lambda: _bert("SequenceClassification", **_labels()),
+    "zero-shot-classification": lambda: _bert("SequenceClassification", **_labels()),
+    "token-classification": lambda: _bert("TokenClassification", num_labels=3),
+    "fill-mask": lambda: _bert("MaskedLM"),
+    "feature-extraction": lambda: _bert("MaskedLM"),
+    "image-classification": _vit,
+    "image-feature-extraction": _vit,
+    "object-detection": _yolos,
+    "image-segmentation": _segformer,
+    "depth-estimation": _glpn,
+    "zero-shot-image-classification": _clip,
+    "automatic-speech-recognition": _wav2vec2,
+    "audio-classification": _wav2vec2_labels,
+}
