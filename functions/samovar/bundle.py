@@ -135,7 +135,7 @@ class HashCache:
 
     def __init__(self, path: Path | None = None) -> None:
         """Read `path`, default `$XDG_CACHE_HOME/samovar/hashes.json`."""
-        self._path = path or _cache_folder() / "hashes.json"
+        self._path = path or cache_folder() / "hashes.json"
         try:
             self._known = msgspec.json.decode(self._path.read_bytes(), type=dict[str, tuple[int, int, str]])
         except (OSError, msgspec.MsgspecError):
@@ -170,7 +170,8 @@ class HashCache:
         self._changed = False
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Return where this machine keeps what can be made again, for this user."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "samovar"
 
 

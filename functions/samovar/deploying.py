@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from samovar import building
+from samovar.acceleration.options import Acceleration
 from samovar.bundle import HashCache, SourceFile, code_files, hash_files, pack, refuse_pickles, weight_files
 from samovar.client import Client
 from samovar.errors import DeadlineExceeded, DeployRefused, rebuild
@@ -75,13 +77,19 @@ def inspect(target: str) -> Draft:
 
 
 def prepare(
-    draft: Draft, *, name: str | None = None, allow_pickle: bool = False, on_hashed: OnBytes = ignore_bytes
+    draft: Draft,
+    *,
+    name: str | None = None,
+    allow_pickle: bool = False,
+    on_hashed: OnBytes = ignore_bytes,
+    on_build: Callable[[Acceleration], object] = lambda _: None,
 ) -> Package:
-    """Pack the code and hash the weights of `draft`.
+    """Pack the code and hash the weights of `draft`; build what it declares of its models.
 
     Args:
         name: overrides the function's own. allow_pickle: accept formats that run code when read.
-        on_hashed: told of weight bytes hashed, from several threads.
+        on_hashed: told of weight bytes hashed, from several threads. on_build: told before something is built, which
+        may take minutes.
     Raises: DeployRefused.
     """
     root = Path(draft.root)
@@ -99,6 +107,12 @@ def prepare(
         weights=refs,
         allow_pickle=allow_pickle,
     )
+    if building.is_needed(manifest.acceleration):
+        on_build(manifest.acceleration)
+        built, made = building.build(manifest, root, weights)
+        weights = [*weights, *made]
+        refs = [*refs, *hash_files(made, HashCache())]
+        manifest = msgspec.structs.replace(manifest, weights=refs, built=built)
     return Package(manifest, _sources(archive, ref, weights, refs), len(code))
 
 

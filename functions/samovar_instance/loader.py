@@ -81,10 +81,18 @@ def _phase(name: str, boot_ms: dict[str, float], code_dir: str) -> Iterator[None
 
 
 def load(
-    manifest: Manifest, code_dir: str, layer_dirs: list[str], weights_dir: str, device: str, *, warm: bool = True
+    manifest: Manifest,
+    code_dir: str,
+    layer_dirs: list[str],
+    weights_dir: str,
+    device: str,
+    *,
+    warm: bool = True,
+    session: Session | None = None,
 ) -> Loaded:
     """Return the version, loaded, and warm unless `warm` is False. Raises BootError, its traceback already in the log.
 
+    session: what is made of its models, None = what its manifest declares.
     Without the warm-up the first call is the one that pays for first times: right when that call waits for this load.
     """
     num_before = len(sys.modules)
@@ -94,7 +102,7 @@ def load(
     try:
         with _phase("import", boot_ms, code_dir):
             definition = _import(manifest.entry, code_dir, layer_dirs)
-        with _phase("load", boot_ms, code_dir), sessions.opened(_session(manifest, weights_dir)):
+        with _phase("load", boot_ms, code_dir), sessions.opened(session or _session(manifest, weights_dir)):
             handler = _instantiate(definition, _weights_path(manifest, weights_dir, code_dir), device)
         loaded = Loaded(manifest, Invoker(definition, handler), boot_ms, [])
         loaded.example = manifest.example if manifest.example is not None else definition.example
@@ -168,33 +176,37 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def answer_example(loaded: Loaded) -> None:
+def answer_example(loaded: Loaded) -> bytes:
     """Answer the example, if there is one, the way a call would; of a stream, only as far as its first item.
 
-    Raises whatever the handler raises.
+    Returns: the answer or first item, b"" if there is none. Raises whatever the handler raises.
     """
     if loaded.example is None:
-        return
+        return b""
     invoker, body = loaded.invoker, msgspec.json.encode(loaded.example)
     if invoker.batch is not None:
         run = loaded.loop.run_until_complete if loaded.loop is not None else _refuse_coroutine
         output = invoker.outputs([invoker.decode(body)], run)[0]
         if isinstance(output, Exception):
             raise output
-        invoker.encode(output)
-    elif invoker.kind == "sync":
-        invoker.answer(body)
-    elif invoker.kind == "generator":
-        items = invoker.items(body)
-        for item in items:
-            invoker.encode(item)
-            break
+        return invoker.encode(output)
+    if invoker.kind == "sync":
+        return invoker.answer(body)
+    if invoker.kind == "generator":
+        return _first(invoker, body)
+    assert loaded.loop is not None
+    return loaded.loop.run_until_complete(_first_async(invoker, body))
+
+
+def _first(invoker: Invoker, body: bytes) -> bytes:
+    items = invoker.items(body)
+    try:
+        return next((invoker.encode(item) for item in items), b"")
+    finally:
         getattr(items, "close", lambda: None)()
-    elif loaded.loop is not None:
-        loaded.loop.run_until_complete(_warm_async(invoker, body))
 
 
-def prove(loaded: Loaded, check: Callable[[], object] | None) -> Coroutine[Any, Any, None] | None:
+def prove(loaded: Loaded, check: Callable[[], object] | None) -> Coroutine[Any, Any, bytes] | None:
     """Run `check` and answer the example, as at boot: what is left to await if the handler's own loop runs here.
 
     Raises whatever either raises.
@@ -204,19 +216,19 @@ def prove(loaded: Loaded, check: Callable[[], object] | None) -> Coroutine[Any, 
     if loaded.loop is None or loaded.invoker.batch is not None:
         answer_example(loaded)
         return None
-    return _warm_async(loaded.invoker, msgspec.json.encode(loaded.example)) if loaded.example is not None else None
+    return _first_async(loaded.invoker, msgspec.json.encode(loaded.example)) if loaded.example is not None else None
 
 
-async def _warm_async(invoker: Invoker, body: bytes) -> None:
+async def _first_async(invoker: Invoker, body: bytes) -> bytes:
     if not invoker.is_stream:
-        await invoker.answer_async(body)
-        return
-    items = invoker.items_async(body)
+        return await invoker.answer_async(body)
+    items, first = invoker.items_async(body), b""
     async for item in items:
-        invoker.encode(item)
+        first = invoker.encode(item)
         break
     if inspect.isasyncgen(items):
         await items.aclose()
+    return first
 
 
 def _refuse_coroutine(awaitable: Any) -> Any:

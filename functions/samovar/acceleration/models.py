@@ -189,4 +189,4 @@ def kind_of(device: str) -> Kind:
     """Return what kind of machine this is for models on `device`."""
     name = torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu"
     isa = torch.backends.cpu.get_cpu_capability() if name == "cpu" else ""
-    return Kind(device=name, machine=platform.machine(), isa=isa, torch=torch.__version__)
+    return Kind(device=name, machine=platform.machine(), isa=isa, torch=str(torch.__version__))

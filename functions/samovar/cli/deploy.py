@@ -15,7 +15,7 @@ import click
 from samovar.cli.deploy_model import eject, model_options, project_of, refuse_strays, written
 from samovar.cli.rollout import trial_of, trial_options
 from samovar.cli.session import Session, verb
-from samovar.cli.text import sample, size
+from samovar.cli.text import described, measured, sample, size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -86,7 +86,13 @@ def _deploy(session: Session, target: str, plan: _Plan) -> None:
 
     draft = deploying.inspect(target)
     with _progress(session, "hashing weights", deploying.weight_bytes(draft)) as on_hashed:
-        package = deploying.prepare(draft, name=plan.name, allow_pickle=plan.allow_pickle, on_hashed=on_hashed)
+        package = deploying.prepare(
+            draft,
+            name=plan.name,
+            allow_pickle=plan.allow_pickle,
+            on_hashed=on_hashed,
+            on_build=lambda declared: session.note(f"building its models: {described(declared)} …"),
+        )
     plans = deploying.plan(session.client, package, dry_run=plan.dry_run)
     if plan.dry_run:
         _emit_dry_run(session, package, plans)
@@ -171,11 +177,24 @@ def _emit_deployed(
         "num_uploaded": num_uploaded,
         "uploaded_bytes": num_bytes,
         "warnings": list(deployed.warnings),
+        **_built(package),
         **rollout,
     }
     for warning in deployed.warnings:
         session.note(f"warning: {warning}")
+    if package.manifest.built is not None:
+        session.note(f"{described(package.manifest.acceleration)}: {measured(package.manifest.built)}")
     session.emit(data, lambda: _deployed_text(session, package, deployed, _traffic(rollout), (num_uploaded, num_bytes)))
+
+
+def _built(package: Package) -> dict[str, Any]:
+    """Return what was made of the version's models, and the error that was measured; empty if nothing was."""
+    import msgspec
+
+    built = package.manifest.built
+    if built is None:
+        return {}
+    return {"acceleration": msgspec.to_builtins(package.manifest.acceleration), "built": msgspec.to_builtins(built)}
 
 
 def _traffic(rollout: dict[str, Any]) -> str:

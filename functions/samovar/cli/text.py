@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from samovar.acceleration.options import Acceleration, Built
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
@@ -119,3 +122,21 @@ def sandbox(layers: Collection[str]) -> str:
     """Return the layers that matter most, in short, such as "uid net mnt pid landlock seccomp cgroup"; "off" if none is
     on. `--json` and `samovar doctor` have all of them."""
     return " ".join(short for short, names in _LAYERS if any(name in layers for name in names)) or "off"
+
+
+def described(declared: Acceleration) -> str:
+    """Return what is declared of a version's models, in a few words."""
+    named = {"precision": declared.precision, "compile": declared.compile, "engine": declared.engine}
+    return ", ".join(f"{key} {value}" for key, value in named.items() if value)
+
+
+def measured(built: Built) -> str:
+    """Return what a build cost and gained, against fp32 with the example."""
+    found = built.difference
+    if found is None:
+        return "not measured: the function has no example"
+    cosine = (
+        "the same answer" if found.same else f"cosine {found.cosine:.5f}" if found.cosine is not None else "differs"
+    )
+    largest = f", largest difference {found.max_abs:.2g}" if found.max_abs and not found.same else ""
+    return f"{cosine}{largest} against fp32 on the example, {found.speedup:.2f} x as fast here ({built.kind.device})"
