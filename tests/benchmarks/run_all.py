@@ -29,6 +29,7 @@ NAMES = (
     "overhead",
     "peers",
     "batching",
+    "encoder",
     "memory",
     "burst",
     "routes",

@@ -20,7 +20,7 @@ APP = EXAMPLES / "minilm" / "app.py"
 TEXT = "The quick brown fox jumps over the lazy dog near the river"
 BODY = json.dumps({"text": TEXT}).encode()
 
-_WORDS = (
+WORDS = (
     "the old kettle sings while rain taps on every window of our small house and a grey cat sleeps beside the stove "
     "dreaming of fish in cold rivers far away where tall trees grow slowly under quiet stars"
 ).split()
@@ -28,9 +28,9 @@ _WORDS = (
 
 def sentences(count: int) -> list[bytes]:
     """Return `count` different bodies, each a sentence of 12 words."""
-    num_words = len(_WORDS)
+    num_words = len(WORDS)
     starts = ((i % num_words, 1 + i // num_words) for i in range(count))
-    texts = [" ".join(_WORDS[(first + step * j) % num_words] for j in range(12)) for first, step in starts]
+    texts = [" ".join(WORDS[(first + step * j) % num_words] for j in range(12)) for first, step in starts]
     return [json.dumps({"text": text}).encode() for text in texts]
 
 
