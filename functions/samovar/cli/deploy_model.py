@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
+import msgspec
 
 from samovar.cli.session import Session
 from samovar.cli.text import size
@@ -22,16 +23,23 @@ if TYPE_CHECKING:
     from samovar.models.project import Wishes
     from samovar.models.tasks import Choice
 
-# where each flag ends up: a field of a value object, or ("settings", attribute of the engine's class)
-_GOES_TO = {
-    "min_instances": ("scaling", "min_instances"),
-    "max_instances": ("scaling", "max_instances"),
-    "gpus": ("resources", "gpus"),
-    "cpus": ("resources", "cpus"),
-    "timeout_s": ("limits", "timeout_s"),
-    "max_batch": ("batch", "max_size"),
-    "max_wait_ms": ("batch", "max_wait_ms"),
+# where each flag ends up: in fields of value objects, or in attributes of the engine's class (_SETTINGS)
+_SETTINGS = "settings"
+_GOES_TO: dict[str, tuple[tuple[str, str], ...]] = {
+    "min_instances": (("scaling", "min_instances"),),
+    "max_instances": (("scaling", "max_instances"),),
+    "gpus": (("resources", "gpus"),),
+    "cpus": (("resources", "cpus"),),
+    "timeout_s": (("limits", "timeout_s"),),
+    "max_batch": (("batch", "max_size"),),
+    "max_wait_ms": (("batch", "max_wait_ms"),),
+    # as many calls as the engine runs are let in
+    "max_running": ((_SETTINGS, "max_running"), ("scaling", "target_concurrency")),
+    "max_context": ((_SETTINGS, "max_context"),),
+    "cache_gib": ((_SETTINGS, "cache_gib"),),
 }
+_OF_GENERATION = frozenset({"max_running", "max_context", "cache_gib"})
+_OF_BATCHES = frozenset({"max_batch", "max_wait_ms"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +65,41 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), help="… deadline, s."),
         click.option("--max-batch", type=click.IntRange(min=1), help="With --model: calls in one forward."),
         click.option("--max-wait-ms", type=click.FloatRange(min=0), help="… longest wait while a batch fills."),
+        click.option(
+            "--max-context", type=click.IntRange(min=1), help="Text generation: tokens of a request, at most."
+        ),
+        click.option("--max-running", type=click.IntRange(min=1), help="Text generation: answers made at once."),
+        click.option("--cache-gib", type=click.FloatRange(min=0, min_open=True), help="… memory of keys and values."),
     )
-    for option in reversed(options):
+    for option in reversed(options + _acceleration_options()):
         command = option(command)
     return command
+
+
+def _acceleration_options() -> tuple[Callable[..., Any], ...]:
+    """Return a flag for each word that says how the model is run."""
+    from samovar.acceleration.options import Acceleration
+
+    said = {field.name: field.type for field in msgspec.structs.fields(Acceleration)}
+    texts = {
+        "precision": "What it computes in; the error against fp32 is measured.",
+        "compile": "Machine code of the model, made once, now.",
+        "engine": "Another runtime for its forward.",
+        "attention": "The kernel that transformers uses.",
+    }
+    return tuple(
+        click.option(f"--{name}", name, type=click.Choice(sorted(filter(None, _words(said[name])))), help=text)
+        for name, text in texts.items()
+    )
+
+
+def _words(hint: Any) -> Iterator[str]:
+    """Yield the words of a Literal, or of a union of them."""
+    for argument in get_args(hint):
+        if isinstance(argument, str):
+            yield argument
+        else:
+            yield from _words(argument)
 
 
 def project_of(flags: dict[str, Any], name: str | None, allow_pickle: bool) -> Project:
@@ -113,10 +152,15 @@ def _wishes(flags: dict[str, Any], choice: Choice) -> Wishes:
     """Return what was asked for. Raises a usage error for what the task has no use for."""
     from samovar.models.project import Wishes
 
-    options: dict[str, dict[str, Any]] = {}
-    for flag, (option, field) in _GOES_TO.items():
-        if flags[flag] is not None:
-            if option == "batch" and choice.task.batch is None:
-                raise click.UsageError(f"--{flag.replace('_', '-')} means nothing for {choice.task.name}")
-            options.setdefault(option, {})[field] = flags[flag]
-    return Wishes(options)
+    task = choice.task
+    told: dict[str, dict[str, Any]] = {}
+    for flag, places in _GOES_TO.items():
+        if flags[flag] is None:
+            continue
+        if (flag in _OF_BATCHES and "batch" not in task.options) or (flag in _OF_GENERATION and not task.generates):
+            raise click.UsageError(f"--{flag.replace('_', '-')} means nothing for {task.name}")
+        for place, field in places:
+            told.setdefault(place, {})[field] = flags[flag]
+    settings = told.pop(_SETTINGS, {})
+    words = {name: flags[name] for name in ("precision", "compile", "engine", "attention") if flags[name] is not None}
+    return Wishes(told, words, settings)

@@ -29,10 +29,12 @@ _LINE = 120
 @dataclass(frozen=True, slots=True)
 class Wishes:
     """What was asked for beyond the task's own defaults. options: fields of value objects by option, such as
-    {"scaling": {"max_instances": 2}}. settings: attributes of the engine's class, such as {"max_context_tokens": 2048}.
+    {"scaling": {"max_instances": 2}}. words: options that are a word, such as {"compile": "inductor"}. settings:
+    attributes of the engine's class, such as {"max_context": 2048}.
     """
 
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -104,10 +106,10 @@ _VALUE_OBJECTS = {"batch": "Batch", "scaling": "Scaling", "resources": "Resource
 
 def _options(task: ModelTask, wishes: Wishes) -> list[str]:
     """Return the value objects: the task's own, with what was asked for on top."""
-    options: dict[str, dict[str, Any]] = {key: dict(value) for key, value in wishes.options.items() if value}
-    if task.batch is not None:
-        options["batch"] = task.batch | options.get("batch", {})
-    return [f"{key}={_call(_VALUE_OBJECTS[key], options[key])}" for key in _VALUE_OBJECTS if key in options]
+    given = {key: {**task.options.get(key, {}), **wishes.options.get(key, {})} for key in _VALUE_OBJECTS}
+    objects = [f"{key}={_call(_VALUE_OBJECTS[key], fields)}" for key, fields in given.items() if fields]
+    words = {key: _literal(word) for key, word in wishes.words.items()}
+    return objects + [f"{key}={f'sv.Precision({word})' if key == 'precision' else word}" for key, word in words.items()]
 
 
 def _call(name: str, fields: Mapping[str, Any]) -> str:

@@ -22,8 +22,8 @@ class ModelTask:
     """One thing that models are for.
 
     does: for people, "… with <class>". engine: module and class that does it. endings: of the names of the classes that
-    can; empty if any model can. example: answered while an instance warms up. batch: fields of sv.Batch, None if it
-    takes no lists. hears, sees: needs an audio, an image processor.
+    can; empty if any model can. example: answered while an instance warms up. options: fields of value objects, such
+    as {"batch": {"max_size": 16}}. hears, sees: needs an audio, an image processor.
     """
 
     name: str
@@ -31,9 +31,14 @@ class ModelTask:
     engine: tuple[str, str]
     endings: tuple[str, ...] = ()
     example: dict[str, Any] = field(default_factory=dict)
-    batch: dict[str, Any] | None = field(default_factory=lambda: {"max_size": 16})
+    options: dict[str, dict[str, Any]] = field(default_factory=lambda: {"batch": {"max_size": 16}})
     hears: bool = False
     sees: bool = False
+
+    @property
+    def generates(self) -> bool:
+        """Whether it is done by an engine that makes text token by token."""
+        return self.name == TEXT_GENERATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +70,15 @@ TASKS = {
             engine=("samovar_instance.engines.text_generation", "TextGenerator"),
             endings=("ForCausalLM", "LMHeadModel"),
             example={"prompt": "tea is", "max_tokens": 2},
-            batch=None,
+            # one answer takes a while, and many are made at once
+            options={"scaling": {"target_concurrency": 64}, "limits": {"timeout_s": 600}},
         ),
         ModelTask(
             name=EMBEDDINGS,
             does="embeddings of texts",
             engine=("samovar_instance.engines.embeddings", "Embedder"),
             example=_TEXT,
-            batch={"max_size": 64, "max_wait_ms": 5, "length": "num_tokens", "max_tokens": 2048},
+            options={"batch": {"max_size": 64, "max_wait_ms": 5, "length": "num_tokens", "max_tokens": 2048}},
         ),
         _pipeline(
             "text-classification",
