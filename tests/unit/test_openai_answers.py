@@ -47,7 +47,7 @@ def whole(shape: answers.Shape, *items: GenerationOutput, n: int = 1) -> dict[st
 
 def chunks(shape: answers.Shape, *items: GenerationOutput, n: int = 1) -> list[dict[str, Any]]:
     told = answer(shape, n=n)
-    some = [data for item in items if (data := told.chunk(0, item, "m@1")) is not None]
+    some = [data for item in items for data in told.chunks(0, item, "m@1")]
     return [json.loads(data) for data in [*some, *told.rest("m@1")]]
 
 
@@ -66,14 +66,25 @@ def test_tool_calls_have_no_content_in_a_whole_answer_and_a_number_in_chunks() -
     assert message["content"] is None and len(message["tool_calls"]) == 3
     told = chunks(answers.Chat(), *items)
     deltas = [ChatCompletionChunk.model_validate(chunk).choices[0].delta for chunk in told]
-    assert [[call.index for call in delta.tool_calls or []] for delta in deltas] == [[0], [1, 2]]
+    assert [[call.index for call in delta.tool_calls or []] for delta in deltas] == [[0], [1, 2], []]
     assert deltas[0].content is None and told[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_the_end_of_a_chats_choice_is_a_chunk_of_its_own() -> None:
+    end = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}
+    told = chunks(answers.Chat(), GenerationOutput(text="a"), GenerationOutput(text="b", finish_reason="stop"))
+    assert [chunk["choices"][0]["finish_reason"] for chunk in told] == [None, None, "stop"]
+    assert told[-1]["choices"] == [end]
+    assert chunks(answers.Chat(), GenerationOutput(text="a"), GenerationOutput(finish_reason="stop"))[-1][
+        "choices"
+    ] == [end]
+    alone = chunks(answers.Chat(), GenerationOutput(finish_reason="length"))
+    assert [chunk["choices"][0]["delta"] for chunk in alone] == [{"role": "assistant", "content": ""}]
 
 
 def test_choices_are_numbered_over_prompts() -> None:
     told = answer(answers.Completion(), num_prompts=2, n=2)
-    data = told.chunk(1, GenerationOutput(index=1, text="x", finish_reason="stop"), "m@1")
-    assert data is not None
+    (data,) = told.chunks(1, GenerationOutput(index=1, text="x", finish_reason="stop"), "m@1")
     assert RealCompletion.model_validate(json.loads(data)).choices[0].index == 3
     assert [json.loads(one)["choices"][0]["index"] for one in told.rest("m@1")] == [0, 1, 2]
 
@@ -95,8 +106,9 @@ def test_a_choice_that_says_nothing_is_told_all_the_same() -> None:
 
 def test_what_is_of_no_interest_is_no_chunk() -> None:
     told = answer(answers.Chat())
-    assert told.chunk(0, GenerationOutput(text="a"), "m@1") is not None
-    assert told.chunk(0, USAGE, "m@1") is None
+    assert told.chunks(0, USAGE, "m@1") == []
+    assert len(told.chunks(0, GenerationOutput(text="a"), "m@1")) == 1
+    assert told.chunks(0, USAGE, "m@1") == []
 
 
 def test_usage_is_not_invented() -> None:

@@ -24,11 +24,12 @@ from samovar.tasks.generation import FinishReason, GenerationOutput, TokenLogpro
 from samovar_gateway.openai import logprobs
 
 STOP: FinishReason = "stop"
+NOTHING = GenerationOutput()
 
 
 @dataclass
 class Choice:
-    """What was told of one choice so far. num_calls: tool calls among it."""
+    """What was told of one choice so far. is_begun: some of it. num_calls: tool calls among it."""
 
     text: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -39,11 +40,13 @@ class Choice:
 
 
 class Shape(Protocol):
-    """How chats and completions differ. prefix: of ids. whole, piece: the kinds of object."""
+    """How chats and completions differ. prefix: of ids. whole, piece: the kinds of object. ends_apart: a choice's end
+    is a chunk of its own, as clients that put chunks together expect."""
 
     prefix: str
     whole: str
     piece: str
+    ends_apart: bool
 
     def delta(self, choice: Choice, item: GenerationOutput) -> dict[str, Any]:
         """Return what a chunk says of a choice that was as `choice` says before."""
@@ -61,6 +64,7 @@ class Chat:
     prefix = "chatcmpl"
     whole = "chat.completion"
     piece = "chat.completion.chunk"
+    ends_apart = True
     logprobs = staticmethod(logprobs.of_chat)
 
     def delta(self, choice: Choice, item: GenerationOutput) -> dict[str, Any]:
@@ -89,6 +93,7 @@ class Completion:
 
     prefix = "cmpl"
     whole = piece = "text_completion"
+    ends_apart = False
     logprobs = staticmethod(logprobs.of_completion)
 
     def delta(self, choice: Choice, item: GenerationOutput) -> dict[str, Any]:
@@ -111,24 +116,29 @@ class Answer:
         self._usages: dict[int, Usage] = {}
         self._head = {"id": f"{shape.prefix}-{request_id}", "created": created_s, "model": model}
 
-    def chunk(self, prompt: int, item: GenerationOutput, fingerprint: str) -> bytes | None:
-        """Take the next item of a prompt; return it as a chunk, None if there is nothing in it for the caller.
+    def chunks(self, prompt: int, item: GenerationOutput, fingerprint: str) -> list[bytes]:
+        """Take the next item of a prompt; return what of it is for the caller, as chunks.
 
         fingerprint: which version gave it. Raises: BadOutput.
         """
         number, choice = self._take(prompt, item)
-        if not (item.text or item.tool_calls or item.logprobs or item.finish_reason) and choice.is_begun:
-            return None
-        said = self._shape.delta(choice, item)
-        self._began(choice, item)
-        return self._chunk(number, said, item.logprobs, item.finish_reason, fingerprint)
+        told: list[bytes] = []
+        end = item.finish_reason
+        is_apart = end is not None and self._shape.ends_apart
+        if item.text or item.tool_calls or item.logprobs or (end is not None and not is_apart):
+            said = self._shape.delta(choice, item)
+            told.append(self._chunk(number, said, item.logprobs, None if is_apart else end, fingerprint))
+            choice.is_begun = True
+        if is_apart:
+            told.append(self._chunk(number, self._shape.delta(choice, NOTHING), [], end, fingerprint))
+        self._note(choice, item)
+        return told
 
     def rest(self, fingerprint: str) -> list[bytes]:
         """Return the last chunks of choices whose end was not told."""
         open_choices = [(number, one) for number, one in enumerate(self._choices) if one.finish_reason is None]
-        nothing = GenerationOutput()
         return [
-            self._chunk(number, self._shape.delta(choice, nothing), [], STOP, fingerprint)
+            self._chunk(number, self._shape.delta(choice, NOTHING), [], STOP, fingerprint)
             for number, choice in open_choices
         ]
 
@@ -143,7 +153,7 @@ class Answer:
         choice.text.append(item.text)
         choice.logprobs += item.logprobs
         choice.tool_calls += item.tool_calls
-        self._began(choice, item)
+        self._note(choice, item)
 
     def all(self, fingerprint: str) -> bytes:
         """Return the whole answer, of what was collected."""
@@ -162,8 +172,7 @@ class Answer:
         number = prompt * self._n + item.index
         return number, self._choices[number]
 
-    def _began(self, choice: Choice, item: GenerationOutput) -> None:
-        choice.is_begun = True
+    def _note(self, choice: Choice, item: GenerationOutput) -> None:
         choice.num_calls += len(item.tool_calls)
         choice.finish_reason = item.finish_reason or choice.finish_reason
 

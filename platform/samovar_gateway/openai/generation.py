@@ -117,8 +117,7 @@ class Streamed:
             piece = pieces.take()
             if piece is not None:
                 place, chunk = piece
-                data = self._answer.chunk(place, item_of(chunk), _fingerprint(self._asks, pieces, place))
-                if data is not None:
+                for data in self._answer.chunks(place, item_of(chunk), _fingerprint(self._asks, pieces, place)):
                     await self._write(data)
             elif not pieces.is_over and not await pieces.wait(self._response.patience_s):
                 await self._send(encoding.comment(_whereabouts(self._exchange, self._asks[0])))

@@ -104,21 +104,20 @@ def calls(request: GenerationInput, orders: Orders) -> list[ToolCall]:
 
 
 def pieces(request: GenerationInput, tokens: list[str]) -> Iterator[tuple[str, FinishReason | None]]:
-    """Yield each token with how the choice ends at it; what a stop string begins with is not said."""
-    text = ""
-    for place, token in enumerate(tokens):
-        ends = [end for stop in request.stop if (end := (text + token).find(stop)) >= 0]
-        if ends:
-            yield (text + token)[len(text) : min(ends)], "stop"
+    """Yield each token with how the choice ends at it; nothing of a stop string is said, nor what comes after it."""
+    told = tokens[: request.max_tokens]
+    text = "".join(told)
+    ends = [end for stop in request.stop if (end := text.find(stop)) >= 0]
+    num_left = min(ends, default=len(text))
+    end: FinishReason = "stop" if ends or len(told) == len(tokens) else "length"
+    for token in told:
+        token = token[:num_left]
+        num_left -= len(token)
+        is_last = num_left == 0
+        yield token, end if is_last else None
+        if is_last:
             return
-        text += token
-        is_last = place == len(tokens) - 1
-        is_cut = place + 1 == request.max_tokens and not is_last
-        yield token, "stop" if is_last else "length" if is_cut else None
-        if is_cut:
-            return
-    if not tokens:
-        yield "", "stop"
+    yield "", end
 
 
 def logprob(request: GenerationInput, token: str, place: int, offset: int) -> list[TokenLogprob]:
