@@ -101,6 +101,8 @@ def check(tensor: TensorValue) -> None:
         expected = count * ITEM_BYTES[tensor.datatype]
         told = f"{name}: {len(tensor.data)} bytes came, {tensor.datatype} of shape {list(tensor.shape)} has {expected}"
         raise InvalidInput(told, path=name)
+    if tensor.datatype == "BOOL" and bytes(tensor.data).translate(None, b"\0\1"):
+        raise InvalidInput(f"{name}: an element of BOOL is neither 0 nor 1", path=name)
 
 
 def check_inputs(tensors: Sequence[TensorValue], specs: Sequence[TensorSpec], required: Iterable[str]) -> None:

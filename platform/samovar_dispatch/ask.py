@@ -114,24 +114,6 @@ class Ask:
         self.hear: Callable[[Progress | LogLine], object] = unheard
         self.alone = False
 
-    def another(self) -> Ask:
-        """Return one more ask of the same request, not begun: each part of a request is an ask of its own."""
-        more = Ask(
-            self.entry,
-            self.key_id,
-            self.arrived_s,
-            self.deadline_s,
-            self.header,
-            self.request_id,
-            self.priority,
-            self.no_store,
-            self.content_type,
-            self.traceparent,
-            self.accept_stream,
-        )
-        more.accept, more.rate, more.version = self.accept, self.rate, self.version
-        return more
-
 
 def unheard(_message: Progress | LogLine) -> None:
     """Drop what a handler says that nobody listens to."""

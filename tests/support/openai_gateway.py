@@ -23,7 +23,6 @@ from support.instance_driver import FUNCTIONS, TOKEN, Instance, Zygote
 from support.stores import stores_for_a_test
 from support.waiting import wait_until
 
-
 DATABASE = 13
 
 
@@ -37,7 +36,7 @@ class Platform:
         self._zygote = zygote
         self._redis = redis
 
-    def deploy(self, folder: Path, *, weights: Path | None = None, **changes: Any) -> Manifest:
+    def deploy(self, folder: Path, **changes: Any) -> Manifest:
         """Publish the function in a folder, without an instance. changes: to its manifest."""
         draft = msgspec.structs.replace(manifest_of(folder), code=BlobRef(sha256="0" * 64, size_bytes=1), **changes)
         published = self.gateway.registry.publish_version(draft)
@@ -45,20 +44,21 @@ class Platform:
         wait_until(lambda: self.gateway.client.get(invoke).status_code == 405, what="routed")
         return published
 
-    def serve(self, name: str, **options: Any) -> Instance:
-        """Publish one of the tests' functions and start an instance of it. options: as `serve_folder`."""
-        return self.serve_folder(FUNCTIONS / name, **options)
+    def serve(self, name: str, **changes: Any) -> Instance:
+        """Publish one of the tests' functions and start an instance of it. changes: to its manifest."""
+        folder = FUNCTIONS / name
+        return self.start(self.deploy(folder, **changes).ref, folder)
 
-    def serve_folder(self, folder: Path, *, weights: Path | None = None, **changes: Any) -> Instance:
-        """Publish the function in a folder and start an instance of it."""
-        manifest = self.deploy(folder, **changes)
+    def start(self, ref: str, folder: Path, weights: Path | None = None) -> Instance:
+        """Start an instance of a version."""
+        name, _, version = ref.partition("@")
         instance = self._zygote.fork()
-        answer = instance.specialise(folder, weights=weights, name=manifest.name, version=manifest.version)
+        answer = instance.specialise(folder, weights=weights, name=name, version=int(version))
         assert instance.ready is not None, f"{answer}\n{instance.log_text()}"
         record = InstanceRecord(
             instance_id=f"real-{instance.pid}",
             state="ready",
-            ref=manifest.ref,
+            ref=ref,
             address=instance.address,
             token=TOKEN,
             concurrency=instance.connect().welcome.concurrency,
@@ -66,7 +66,7 @@ class Platform:
         )
         self._redis.hset(keys.INSTANCES, record.instance_id, dumps(record))
         self._redis.publish(keys.CHANNEL_INSTANCES, dumps(record))
-        self.instances[manifest.name] = instance
+        self.instances[name] = instance
         return instance
 
     def client(self, key: str = ADMIN_KEY, **options: Any) -> OpenAI:
@@ -88,13 +88,13 @@ def manifest_of(folder: Path) -> Manifest:
 
 
 @contextmanager
-def running_platform(valkey: Any, seaweed: Any, zygote: Zygote) -> Iterator[Platform]:
-    """A platform for the body of a `with`."""
+def running_platform(valkey: Any, seaweed: Any, zygote: Zygote, **settings: Any) -> Iterator[Platform]:
+    """A platform for the body of a `with`. settings: of the gateway."""
     stores = stores_for_a_test(valkey, seaweed, DATABASE)
     with redis_sync.Redis.from_url(stores.redis_url) as redis, short_folder() as folder:
         redis.flushdb()
         store = ObjectStore.from_settings(stores.settings(folder))
         store.ensure_bucket()
-        with running_gateway(stores, store, folder) as gateway:
+        with running_gateway(stores, store, folder, **settings) as gateway:
             yield Platform(gateway, zygote, redis, folder)
         store.close()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncGenerator, Sequence
+from copy import copy
 
 import msgspec
 
@@ -92,7 +93,7 @@ class Inference:
             told = f"{manifest.name} answers with a stream, item by item: ask for one (infer_stream, generate_stream)"
             raise self.caller.state.journey.refuse(ask, RequestError(told))
         bodies = self._bodies(ask, request)
-        asks = [ask, *(ask.another() for _ in bodies[1:])]
+        asks = [ask, *(copy(ask) for _ in bodies[1:])]
         given = await self.caller.outcomes(asks, bodies, receive)
         answers = [_tensors(outcome, manifest) for _, outcome in given]
         outputs = rows.stack(answers) if manifest.batch is not None else answers[0]
