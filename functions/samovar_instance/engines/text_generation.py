@@ -32,23 +32,27 @@ class TextGenerator:
     """A causal language model of transformers, from a folder. Subclasses set what differs from the defaults.
 
     cache_gib: memory for keys and values. block_tokens: of one block of it. max_running: sequences in one step.
-    max_step_tokens: tokens in one step. shares_prefixes: prompts that begin alike are computed once. tool_format:
-    "hermes", "llama3" or "mistral", "" = as the chat template says.
+    max_step_tokens: tokens in one step. max_context: tokens of one request, prompt and answer, None = what model and
+    cache allow. shares_prefixes: prompts that begin alike are computed once. tool_format: "hermes", "llama3" or
+    "mistral", "" = as the chat template says.
     """
 
     cache_gib: ClassVar[float] = 1.0
     block_tokens: ClassVar[int] = 16
     max_running: ClassVar[int] = 64
     max_step_tokens: ClassVar[int] = 256
+    max_context: ClassVar[int | None] = None
     shares_prefixes: ClassVar[bool] = True
     tool_format: ClassVar[str] = ""
 
     def load(self, weights: Path, device: str) -> None:
-        """Load model and tokenizer from a folder, and make the engine. Raises: what transformers or the engine raises."""
+        """Load model and tokenizer from a folder, and make the engine. Raises: what either of them raises."""
         model = load_pretrained(weights, AutoModelForCausalLM, device)
         tokenizer = AutoTokenizer.from_pretrained(weights, local_files_only=True)
         self._loop = StepLoop(lambda: self.make_engine(model))
-        limits = Limits(self._loop.engine.max_context_tokens, _num_logits(model), _end_ids(model, tokenizer))
+        context = self._loop.engine.max_context_tokens
+        context = min(context, self.max_context or context)
+        limits = Limits(context, _num_logits(model), _end_ids(model, tokenizer))
         self._planner = Planner(tokenizer, limits, FORMATS[self.tool_format] if self.tool_format else None)
 
     def make_engine(self, model: Any) -> GenerationEngine:
@@ -87,7 +91,7 @@ class TextGenerator:
     def check(self) -> None:
         """Generate one token, whoever else is being answered. Raises: what went wrong."""
         proof = _Proof()
-        self._loop.run_now(Sequence([0], 1, SamplingState(temperature=0.0), proof))
+        self._loop.run_now(Sequence([0], 1, SamplingState(temperature=0.0), proof), lambda: proof.is_ended)
         if proof.error is not None:
             raise proof.error
 

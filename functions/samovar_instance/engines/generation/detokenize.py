@@ -36,8 +36,8 @@ class Vocabulary:
     def __init__(self, tokenizer: Any) -> None:
         """tokenizer: of transformers, fast or slow."""
         self._tokenizer = tokenizer
-        self._special = frozenset(tokenizer.all_special_ids)
-        self._added = {token_id: str(token).encode() for token_id, token in tokenizer.added_tokens_decoder.items()}
+        added = tokenizer.added_tokens_decoder.items()
+        self._special = frozenset(tokenizer.all_special_ids) | {token_id for token_id, token in added if token.special}
         self._piece_bytes = _piece_reader(tokenizer)
 
     def is_special(self, token_id: int) -> bool:
@@ -46,15 +46,10 @@ class Vocabulary:
 
     def bytes_of(self, token_id: int) -> bytes:
         """Return what a token adds to a text, special ones too; nothing for an id that no token has."""
-        if token_id in self._added:
-            return self._added[token_id]
-        piece = self._tokenizer.convert_ids_to_tokens(token_id) if token_id < len(self._tokenizer) else None
-        if piece is None:
-            return b""
-        if self._piece_bytes is not None:
-            return self._piece_bytes(piece)
-        text: str = self._tokenizer.decode([token_id])
-        return text.encode()
+        if self._piece_bytes is None:
+            return str(self._tokenizer.decode([token_id])).encode()
+        piece = self._tokenizer.convert_ids_to_tokens(token_id)
+        return b"" if piece is None else self._piece_bytes(piece)
 
     def detokenizer(self, shown: frozenset[int] = frozenset()) -> Detokenizer:
         """Return the maker of a new text. shown: special tokens that are part of it all the same."""
@@ -120,7 +115,10 @@ def _byte_level_reader() -> Callable[[str], bytes]:
     byte_of = {chr(byte): byte for byte in visible} | {chr(256 + at): byte for at, byte in enumerate(others)}
 
     def read(piece: str) -> bytes:
-        return bytes(byte_of[char] for char in piece if char in byte_of)
+        try:
+            return bytes(byte_of[char] for char in piece)
+        except KeyError:  # a token that was added as it is
+            return piece.encode()
 
     return read
 

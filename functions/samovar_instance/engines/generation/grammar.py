@@ -30,7 +30,7 @@ class TokenGrammar:
         return bool(self._matcher.is_stopped())
 
     def mask(self) -> bytes:
-        """Return a bit per token of the vocabulary, lowest bit first. Raises: RequestError if it is beyond its limits."""
+        """Return a bit per token of the vocabulary, lowest bit first. Raises: RequestError if it got stuck."""
         mask: bytes = self._matcher.compute_bitmask()
         if self._matcher.is_error():
             raise RequestError(f"the grammar of the answer got stuck: {_first_line(self._matcher.get_error())}")

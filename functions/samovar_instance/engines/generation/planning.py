@@ -29,7 +29,7 @@ from samovar_instance.engines.generation.choice import Choice
 from samovar_instance.engines.generation.contract import Sequence
 from samovar_instance.engines.generation.detokenize import Vocabulary
 from samovar_instance.engines.generation.sampling_state import Grammar, SamplingState, seed_of_choice
-from samovar_instance.engines.generation.templates import ChatTemplate
+from samovar_instance.engines.generation.templates import ChatTemplate, num_chars
 from samovar_instance.engines.generation.tools import ToolFormat, ToolReader
 
 LONG_TEXT_CHARS = 20_000  # some ten milliseconds to read
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of the model. context_tokens: prompt and answer together; num_logits: tokens it knows; end_ids: that end a text."""
+    """Of the model. context_tokens: of prompt and answer; num_logits: tokens it knows; end_ids: of them, text ends."""
 
     context_tokens: int
     num_logits: int
@@ -97,6 +97,9 @@ class Planner:
 
     def __init__(self, tokenizer: Any, limits: Limits, tool_format: ToolFormat | None = None) -> None:
         """tokenizer: of transformers. tool_format: how the model writes calls, None = as its template says."""
+        if tokenizer.is_fast:  # what is set so need not be changed for a call while another thread reads a text
+            tokenizer.backend_tokenizer.no_truncation()
+            tokenizer.backend_tokenizer.no_padding()
         self._tokenizer = tokenizer
         self._limits = limits
         self._vocabulary = Vocabulary(tokenizer)
@@ -189,7 +192,7 @@ class Planner:
     async def _prompt(self, request: GenerationInput, wanted_tools: list[Tool]) -> list[int]:
         """Return the prompt's tokens, at least one, all known, fewer than the context."""
         if request.messages is not None:
-            size = len(msgspec.json.encode(request.messages))
+            size = sum(map(num_chars, request.messages))
             self._check_size(size, "messages")
             messages = request.messages
             ids = await _off_loop(size, lambda: self._template.tokens(messages, wanted_tools))

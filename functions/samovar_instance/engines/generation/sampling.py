@@ -49,7 +49,7 @@ class TokenSampler:
     def process(self, logits: Tensor, states: Row[SamplingState]) -> Tensor:
         """Return the distribution that each row's next token is drawn from: float32 [rows, vocabulary], sums of 1.
 
-        A greedy row has all of it at one token. Changes no state. logits: float32 [rows, vocabulary], may be written to.
+        A greedy row has all of it at one token. Changes no state. logits: float32 [rows, vocabulary]; are written to.
         Raises: the first row's error, if one has no distribution.
         """
         errors = _shape(logits, states)

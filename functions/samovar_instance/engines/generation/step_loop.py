@@ -47,13 +47,10 @@ class StepLoop:
             self._members.remove(sequence)
             self.engine.cancel(sequence)
 
-    def run_now(self, sequence: Sequence) -> None:
-        """Step until a sequence has ended, without letting anybody else run; others go on beside it, too.
-
-        Its listener has to have an `is_ended`. Raises: what a step raises, and `add`.
-        """
+    def run_now(self, sequence: Sequence, is_over: Callable[[], bool]) -> None:
+        """Step until a sequence is over, in one go; the others are served beside it. Raises: what a step raises."""
         self.engine.add(sequence)
-        while not sequence.listener.is_ended:  # type: ignore[attr-defined]  # of those that wait like this
+        while not is_over():
             self.engine.step()
 
     async def _run(self) -> None:

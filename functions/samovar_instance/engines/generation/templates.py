@@ -77,6 +77,13 @@ class ChatTemplate:
         return turn
 
 
+def num_chars(message: Message) -> int:
+    """Return how long the texts of a message are."""
+    content = message.content or ""
+    texts = [content] if isinstance(content, str) else [part.text for part in content]
+    return sum(map(len, texts)) + sum(len(call.function.arguments) for call in message.tool_calls or [])
+
+
 def _text(place: int, content: str | list[Part] | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""

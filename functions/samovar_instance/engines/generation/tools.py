@@ -4,8 +4,8 @@
     llama3    {"name": …, "parameters": {…}}, the whole text, perhaps after <|python_tag|>    Llama 3.1 and later
     mistral   [TOOL_CALLS][{"name": …, "arguments": {…}}, …], the rest of the text            Mistral 7B v0.3, Nemo
 
-Which one a model has, its chat template says. What looks like a call but is none, or calls what there is not, stays text.
-Pure: this module does not know tokens, templates or requests' other fields.
+Which one a model has, its chat template says. What looks like a call and is none, or calls what there is not, stays
+text. Pure: this module does not know tokens, templates or requests' other fields.
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from samovar.tasks.generation import FunctionCall, Tool, ToolCall
 from samovar_instance.engines.generation.grammar import json_rule
 from samovar_instance.engines.generation.stops import StopFinder
 
 MAX_PARALLEL = 16  # calls that a grammar asks for at most
+
+_json = json.JSONDecoder()
+_call_or_calls = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[dict[str, msgspec.Raw]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,25 +149,23 @@ class ToolReader:
 
 
 def read_calls(tool_format: ToolFormat, text: str) -> list[tuple[str, str]] | None:
-    """Return (name, arguments as JSON) of each call in what stands between begin and end, None if that is no calls."""
-    values: list[Any] = []
-    decoder, at = json.JSONDecoder(), 0
-    while at < len(text):
-        if text[at] in " \t\r\n;":
-            at += 1
-            continue
-        try:
-            value, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            return None
-        values += value if tool_format.is_list and isinstance(value, list) else [value]
-    return [(value["name"], json.dumps(value[tool_format.key], ensure_ascii=False)) for value in values] if all(
-        _is_call(value, tool_format.key) for value in values
-    ) and values else None  # fmt: skip
-
-
-def _is_call(value: Any, key: str) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("name"), str) and isinstance(value.get(key), dict)
+    """Return (name, arguments as they are written) of each call between begin and end, None if that is no calls."""
+    values: list[dict[str, msgspec.Raw]] = []
+    at = 0
+    try:
+        while at < len(text):
+            if text[at] in " \t\r\n;":
+                at += 1
+                continue
+            end = _json.raw_decode(text, at)[1]
+            value = _call_or_calls.decode(text[at:end])
+            values += value if isinstance(value, list) else [value]
+            at = end
+        found = [(msgspec.json.decode(value["name"], type=str), value[tool_format.key]) for value in values]
+    except (ValueError, KeyError, RecursionError, msgspec.MsgspecError):
+        return None
+    is_fine = found and all(bytes(arguments).startswith(b"{") for _, arguments in found)
+    return [(name, bytes(arguments).decode()) for name, arguments in found] if is_fine else None
 
 
 def write_calls(tool_format: ToolFormat, calls: Sequence[tuple[str, dict[str, Any]]]) -> str:
