@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from samovar.errors import DeadlineExceeded
@@ -16,19 +17,22 @@ from samovar.tasks.generation import CONTEXT_EXCEEDED, refusal
 from samovar_instance.engines.generation.blocks import Blocks
 from samovar_instance.engines.generation.contract import EndReason, Sampler, Sequence, Token
 from samovar_instance.engines.generation.model import Runner
-from samovar_instance.engines.generation.scheduler import Limits, Run, Scheduler
+from samovar_instance.engines.generation.scheduler import Limits, Run, Scheduler, Segment
+from samovar_instance.engines.generation.speculation import Proposer, Speculation, states
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How much an engine takes. cache_bytes: memory of keys and values; block_tokens: of one block of it."""
+    """How much an engine takes. cache_bytes: memory of keys and values; block_tokens: of one block of it. max_drafts:
+    of one sequence in one step, if there is somebody who proposes some."""
 
     cache_bytes: int = 1 << 30
     block_tokens: int = 16
     shares_prefixes: bool = True
     limits: Limits = field(default_factory=Limits)
+    max_drafts: int = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +47,17 @@ class Stats:
     num_used_tokens: int
     num_cached_tokens: int
     num_preemptions: int
+    num_drafts: int
+    num_right_drafts: int
 
 
 class Engine:
     """Continuous batching of one model; see `contract.GenerationEngine`."""
 
-    def __init__(self, model: Any, sampler: Sampler, options: Options | None = None) -> None:
+    def __init__(
+        self, model: Any, sampler: Sampler, options: Options | None = None, proposer: Proposer | None = None
+    ) -> None:
+        """proposer: of drafts; with it the sampler's states are `SamplingState`s."""
         options = options or Options()
         self._runner = Runner(model)
         self._sampler = sampler
@@ -57,6 +66,11 @@ class Engine:
         self._runner.allocate(num_blocks, size)
         self._blocks = Blocks(num_blocks, size, shares=options.shares_prefixes)
         self._scheduler = Scheduler(self._blocks, options.limits)
+        self._speculation: Speculation | None = None
+        if proposer is not None:
+            self._speculation = Speculation(
+                proposer, self._blocks, max_drafts=options.max_drafts, max_rows=options.limits.max_step_tokens
+            )
         self._runs: dict[Sequence, Run] = {}
         self._cancelled: list[Run] = []
         self._num_cached_tokens = 0
@@ -84,6 +98,8 @@ class Engine:
             num_used_tokens=scheduler.num_used_tokens,
             num_cached_tokens=self._num_cached_tokens,
             num_preemptions=scheduler.num_preemptions,
+            num_drafts=self._speculation.num_drafts if self._speculation else 0,
+            num_right_drafts=self._speculation.num_right if self._speculation else 0,
         )
 
     def add(self, sequence: Sequence) -> None:
@@ -117,21 +133,35 @@ class Engine:
         segments = self._scheduler.plan()
         if not segments:
             return
-        logits = self._runner.forward(segments)
-        for segment in segments:
-            self._scheduler.done(segment)
-        told = [segment.run for segment in segments if segment.num_logits]
-        if told:
-            for run, token in zip(told, self._choose(logits, told), strict=True):
-                if isinstance(token, Exception):
-                    self._end(run, "failed", token)
-                else:
-                    self._tell(run, token)
+        if self._speculation is not None:
+            segments = self._speculation.drafted(segments)
+        given = self._choose(self._runner.forward(segments), segments)
+        for segment, tokens in zip(segments, given, strict=True):
+            self._scheduler.done(segment, segment.num_logits - len(tokens))
+        for segment, tokens in zip(segments, given, strict=True):
+            for token in tokens:
+                if segment.run.sequence in self._runs:
+                    self._tell(segment.run, token)
 
-    def _choose(self, logits: Any, runs: Row[Run]) -> list[Token | Exception]:
-        return self._sampler(logits, [run.sequence.sampling for run in runs])
+    def _choose(self, logits: Any, segments: Row[Segment]) -> list[list[Token | Exception]]:
+        """Return what each segment gives: nothing within a prompt, else a token, and one for each draft that is right.
 
-    def _tell(self, run: Run, token: Token) -> None:
+        logits: float32 [rows, vocabulary], the segments' `num_logits` rows in order.
+        """
+        with_logits = [segment for segment in segments if segment.num_logits]
+        if not with_logits:
+            return [[] for _ in segments]
+        rows = iter(self._sampler(logits, [state for segment in with_logits for state in states(segment)]))
+        given = [list(islice(rows, segment.num_logits)) for segment in segments]
+        if self._speculation is not None:
+            given = [self._speculation.kept(*pair) if pair[1] else [] for pair in zip(segments, given, strict=True)]
+            self._speculation.ran(segments, sum(map(len, given)))
+        return given
+
+    def _tell(self, run: Run, token: Token | Exception) -> None:
+        if isinstance(token, Exception):
+            self._end(run, "failed", token)
+            return
         sequence = run.sequence
         run.tokens.append(token.id)
         sequence.generated.append(token.id)
@@ -159,6 +189,8 @@ class Engine:
     def _end(self, run: Run, reason: EndReason, error: Exception | None = None) -> None:
         del self._runs[run.sequence]
         self._scheduler.remove(run)
+        if self._speculation is not None:
+            self._speculation.forget(run)
         self._num_cached_tokens += run.sequence.num_cached
         try:
             run.sequence.listener.ended(reason, error)

@@ -7,7 +7,7 @@ of its own attention, else `Unsupported` says why. This module does not know how
 from __future__ import annotations
 
 from collections.abc import Sequence as Row
-from itertools import chain
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from samovar_instance.engines.generation import attention
 from samovar_instance.engines.generation.attention import Part, Probe, Step
 from samovar_instance.engines.generation.cache import LayerShape, allocate
+from samovar_instance.engines.generation.layout import Layout
 from samovar_instance.engines.generation.scheduler import Segment
 
 
@@ -44,61 +45,40 @@ class Runner:
     def allocate(self, num_blocks: int, block_tokens: int) -> None:
         """Make the cache."""
         self._block_tokens = block_tokens
-        self._layers = allocate(self.shapes, num_blocks, block_tokens, self.device)
+        self._layers = allocate(self.shapes, num_blocks + 1, block_tokens, self.device)  # one for what is padded
 
     @torch.inference_mode()
     def forward(self, segments: Row[Segment]) -> Tensor:
         """Compute segments; their keys and values are stored.
 
         Args:
-            segments: those of one token first.
+            segments: in any order; blocks for their tokens are in their tables.
         Returns: float32 [rows, vocabulary], the last `num_logits` rows of each segment, in order.
         """
-        tokens: list[int] = []
-        positions: list[int] = []
-        rows: list[int] = []
-        for segment in segments:
-            end = segment.start + segment.count
-            tokens += segment.run.tokens[segment.start : end]
-            positions += range(segment.start, end)
-            rows += range(len(tokens) - segment.num_logits, len(tokens))
-        step = self._step(segments, positions)
-        return self._logits(tokens, positions, rows, step)
+        layout = Layout(segments, self._block_tokens, pads=self.device == "cpu")
+        ids = partial(torch.tensor, dtype=torch.int64, device=self.device)
+        lengths = ids(layout.positions) + 1
+        step = Step(
+            self._layers,
+            ids(layout.slots),
+            [Part(rows, ids(tables), lengths[rows]) for rows, tables in layout.decodes],
+            [Part(rows, ids([table]) if table else None, lengths[rows]) for rows, table in layout.chunks],
+        )
+        logits = self._logits(ids(layout.tokens), ids(layout.positions), ids(layout.logit_rows), step)
+        return logits[: layout.num_logits]
 
-    def _step(self, segments: Row[Segment], positions: list[int]) -> Step:
-        tables = [segment.run.table.blocks for segment in segments]
-        size = self._block_tokens
-        slots = [
-            table[place // size] * size + place % size
-            for segment, table in zip(segments, tables, strict=True)
-            for place in range(segment.start, segment.start + segment.count)
-        ]
-        lengths = self._ids(positions) + 1
-        num_decodes = sum(segment.count == 1 for segment in segments)
-        decodes, chunks = [], []
-        if num_decodes:
-            rows = slice(0, num_decodes)
-            decodes.append(Part(rows, self._tables(tables[:num_decodes]), lengths[rows]))
-        first = num_decodes
-        for segment, table in zip(segments[num_decodes:], tables[num_decodes:], strict=True):
-            rows = slice(first, first + segment.count)
-            chunks.append(Part(rows, self._tables([table]) if segment.start else None, lengths[rows]))
-            first = rows.stop
-        return Step(self._layers, self._ids(slots), decodes, chunks)
+    @torch.inference_mode()
+    def clear(self, blocks: list[int]) -> None:
+        """Make the contents of blocks zero."""
+        for layer in self._layers.values():
+            layer.clear(torch.tensor(blocks, dtype=torch.int64, device=self.device))
 
-    def _tables(self, tables: list[list[int]]) -> Tensor:
-        longest = max(map(len, tables))
-        return self._ids([*chain.from_iterable(t + [t[0]] * (longest - len(t)) for t in tables)]).view(-1, longest)
-
-    def _ids(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self.device)
-
-    def _logits(self, tokens: list[int], positions: list[int], rows: list[int], step: Step | Probe) -> Tensor:
+    def _logits(self, tokens: Tensor, positions: Tensor, rows: Tensor, step: Step | Probe) -> Tensor:
         out = self.model(
-            input_ids=self._ids(tokens)[None],
-            position_ids=self._ids(positions)[None],
+            input_ids=tokens[None],
+            position_ids=positions[None],
             use_cache=False,
-            logits_to_keep=self._ids(rows),
+            logits_to_keep=rows,
             **{attention.KEYWORD: step},
         )
         logits: Tensor = out.logits[0].float()
@@ -107,5 +87,6 @@ class Runner:
     @torch.inference_mode()
     def _probe(self) -> dict[int, LayerShape]:
         probe = Probe()
-        self._logits([1, 2, 3], [0, 1, 2], [2], probe)
+        places = torch.arange(3, device=self.device)
+        self._logits(places, places, places[-1:], probe)
         return probe.shapes

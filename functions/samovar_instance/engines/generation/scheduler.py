@@ -63,12 +63,21 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Tokens start … start + count - 1 of one run, computed in this step. num_logits: last rows whose logits count."""
+    """Tokens start … start + count - 1 of one run, computed in this step. num_logits: last rows whose logits count.
+
+    drafts: guesses of what follows the run's tokens, the last of the `count`.
+    """
 
     run: Run
     start: int
     count: int
     num_logits: int
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens that are computed."""
+        return [*self.run.tokens[self.start : self.start + self.count], *self.drafts]
 
 
 class Scheduler:
@@ -120,7 +129,7 @@ class Scheduler:
         self.blocks.release(run.table)
 
     def plan(self) -> list[Segment]:
-        """Return what the next step computes, single tokens first; blocks for it are in the tables. Empty = no work."""
+        """Return what the next step computes; blocks for it are in the tables. Empty = no work."""
         segments = self._decodes()
         budget = self.limits.prompt_budget(len(segments))
         promised: set[bytes] = set()
@@ -137,13 +146,16 @@ class Scheduler:
             if segment is not None:
                 segments.append(segment)
                 budget -= segment.count
-        return sorted(segments, key=lambda segment: segment.count > 1)
+        return segments
 
-    def done(self, segment: Segment) -> None:
-        """A segment was computed: its keys and values are stored."""
-        run = segment.run
-        self.blocks.advance(run.table, run.tokens, segment.start + segment.count)
-        self._served[run.sequence.tenant] = self._served.get(run.sequence.tenant, 0) + segment.count
+    def done(self, segment: Segment, num_wrong: int = 0) -> None:
+        """A segment was computed: its keys and values are stored, but for those of the last drafts, which are wrong."""
+        run, count = segment.run, segment.count - num_wrong
+        tokens = [*run.tokens, *segment.drafts] if segment.drafts else run.tokens
+        self.blocks.advance(run.table, tokens, segment.start + count)
+        if num_wrong:
+            self.blocks.trim(run.table)
+        self._served[run.sequence.tenant] = self._served.get(run.sequence.tenant, 0) + count
 
     def _decodes(self) -> list[Segment]:
         segments = []
