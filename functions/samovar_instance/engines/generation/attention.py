@@ -1,7 +1,7 @@
 """Attention over the paged cache, for any model of transformers that asks its registry for attention.
 
     one forward = one row of tokens: [ decode decode decode | chunk of a prompt | chunk of another ]
-                                       one batch over gathered  each over its own blocks, causal
+                                       batches over gathered    each over its own blocks, causal
                                        blocks, padded
 
 The step travels as a keyword of the model's forward. No mask function is registered under NAME, which tells
@@ -96,7 +96,7 @@ def paged_attention(
         return _chunk(Part(slice(None), None, lengths), rule, query, key, value).transpose(1, 2), None
     cache = step.layers[layer]
     cache.write(step.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
-    out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+    out = query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
     for part in step.decodes:
         assert part.blocks is not None
         out[0, part.rows] = _decode(part, rule, query[0, :, part.rows], *cache.read(part.blocks))

@@ -36,7 +36,9 @@ class Blocks:
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
         self._shares = shares
-        self._free: list[int] = [*range(num_blocks - 1, -1, -1)]  # a stack: what was used is used again, memory stays untouched
+        self._free: list[int] = [
+            *range(num_blocks - 1, -1, -1)
+        ]  # a stack: what was used is used again, memory stays untouched
         self._idle: dict[int, None] = {}  # the longest unused first
         self._num_holders = [0] * num_blocks
         self._key_of: dict[int, bytes] = {}
