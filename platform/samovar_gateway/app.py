@@ -17,10 +17,8 @@ from samovar_dispatch.functions import near_names, unknown_function
 from samovar_gateway import metrics, problems
 from samovar_gateway.admin import Admin
 from samovar_gateway.admin.audit_trail import AuditTrail
-from samovar_gateway.admission import Admission
 from samovar_gateway.api_document import api_document
 from samovar_gateway.body import BodyReader, WholeBody
-from samovar_gateway.calling import Caller
 from samovar_gateway.health import livez, readyz
 from samovar_gateway.inference.core import Inference
 from samovar_gateway.inference.rest import InferenceRoutes
@@ -28,7 +26,6 @@ from samovar_gateway.invoke import InvokeRoute
 from samovar_gateway.jobs import router as jobs
 from samovar_gateway.openai.routes import OpenAIRoutes
 from samovar_gateway.state import GatewayState
-from samovar_gateway.sweep import Sweeper
 
 log = logging.getLogger(__name__)
 
@@ -38,16 +35,17 @@ JOBS_SUFFIX = "/jobs"  # inputs of functions come by it, too: its bodies are bou
 NOWHERE = "/no-such-path"
 
 
-def create_app(state: GatewayState, admission: Admission, admin: Admin, sweeper: Sweeper) -> ASGIApp:
+def create_app(core: Inference, admin: Admin) -> ASGIApp:
     """Return the ASGI application of this gateway.
 
     The invoke route is matched here, before the router: Litestar gives an `asgi` handler no path parameters, a mount
     at /v1/functions would hide the other routes below it, and the router costs more than the rest of the hot path.
     """
-    settings, backlog = state.settings, state.dispatcher.room.backlog
-    reader = BodyReader(sweeper, backlog, settings.max_body_bytes, settings.body_timeout_s)
-    caller = Caller(state, admission, sweeper)
-    invoke, openai, inference = InvokeRoute(caller), OpenAIRoutes(caller), InferenceRoutes(Inference(caller))
+    caller = core.caller
+    state, settings = caller.state, caller.state.settings
+    backlog = state.dispatcher.room.backlog
+    reader = BodyReader(caller.sweeper, backlog, settings.max_body_bytes, settings.body_timeout_s)
+    invoke, openai, inference = InvokeRoute(caller), OpenAIRoutes(caller), InferenceRoutes(core)
     others = AuditTrail(create_router(state, admin), state, admin.services.audit)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

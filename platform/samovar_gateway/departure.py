@@ -1,7 +1,8 @@
 """How a gateway leaves, so that no caller notices.
 
     SIGTERM ─► /readyz 503, `Connection: close` on every answer      for drain_settle_s: proxies look elsewhere
-            ─► no new connection is taken, unused ones are closed    who is connected and asks is still served
+            ─► no new connection is taken, unused ones are closed    who is connected and asks is still served;
+                                                                     gRPC's clients are told GOAWAY
             ─► every call has its outcome, each by its own deadline  that is how long it may take
             ─► whatever comes now is refused, and the process ends
 
@@ -13,10 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from typing import TYPE_CHECKING
 
 from samovar.errors import Draining
 from samovar_gateway.server import Server
 from samovar_gateway.state import GatewayState
+
+if TYPE_CHECKING:
+    from samovar_gateway.rpc.server import RpcServer
 
 log = logging.getLogger("samovar.gateway")
 
@@ -42,8 +47,8 @@ class Departure:
         """Return once asked to leave."""
         await self._asked.wait()
 
-    async def drain(self, server: Server) -> None:
-        """Go all the way to where nobody is owed an answer; then take nothing in."""
+    async def drain(self, server: Server, rpc: RpcServer | None) -> None:
+        """Go all the way to where nobody is owed an answer, by HTTP or gRPC; then take nothing in."""
         settings, state = self._state.settings, self._state
         state.leaving = True
         server.server_state.leave()
@@ -52,14 +57,16 @@ class Departure:
         state.watches.leave()
         await server.stop_listening()
         server.server_state.close_idle()
+        if rpc is not None:
+            await rpc.leave()
         state.journey.shadow.stop()
-        await self._finish(server, time.monotonic() + (settings.drain_timeout_s or float("inf")))
+        await self._finish(server, rpc, time.monotonic() + (settings.drain_timeout_s or float("inf")))
         state.draining = True
         if state.dispatcher.num_live:
             log.warning("%d calls were not finished in time", state.dispatcher.num_live)
             state.dispatcher.give_up_all(Draining("this gateway ends now", retry_after_s=1.0))
 
-    async def _finish(self, server: Server, until_s: float) -> None:
+    async def _finish(self, server: Server, rpc: RpcServer | None, until_s: float) -> None:
         """Wait for the calls, and for who may come back to a stream, then a little for other requests.
 
         Calls end by their deadlines, streams are forgotten: this ends.
@@ -68,7 +75,9 @@ class Departure:
         while now_s < until_s and not self._hurry.is_set():
             if self._state.dispatcher.num_live or self._state.streams.num_missed:
                 called_s = now_s
-            elif now_s - called_s > LAST_ANSWERS_S or server.server_state.is_quiet(now_s):
+            elif now_s - called_s > LAST_ANSWERS_S:
+                return
+            elif server.server_state.is_quiet(now_s) and (rpc is None or rpc.is_quiet):
                 return
             await self._pause(POLL_S)
             now_s = time.monotonic()

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import os
 import socket
+from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from redis.asyncio import Redis
 
@@ -23,11 +25,13 @@ from samovar_gateway.app import create_app
 from samovar_gateway.auth import KeyTable
 from samovar_gateway.background import watch_registry
 from samovar_gateway.bounds import RESERVED_FILES, CountedFilter, raise_file_limit
+from samovar_gateway.calling import Caller
 from samovar_gateway.departure import Departure
 from samovar_gateway.events.mailbox import Mailbox
 from samovar_gateway.events.streams import Streams
 from samovar_gateway.fastpath import InvokeProtocol
 from samovar_gateway.health import LISTENER, what_is_missing
+from samovar_gateway.inference.core import Inference
 from samovar_gateway.jobs.expander import Expander
 from samovar_gateway.jobs.idempotency import Once
 from samovar_gateway.jobs.prospects import Prospects
@@ -49,9 +53,22 @@ from samovar_storage.live import connect_async, connect_sync
 from samovar_storage.objects import ObjectStore
 from samovar_storage.registry import Registry
 
+if TYPE_CHECKING:
+    from samovar_gateway.rpc.server import RpcServer
+
 log = logging.getLogger("samovar.gateway")
 
 OPENING_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """Listening sockets. own: of this gateway alone, served at once. shared, grpc: served from when it is ready, by
+    others, too, if they hold them; None = not served."""
+
+    own: socket.socket
+    shared: socket.socket | None = None
+    grpc: socket.socket | None = None
 
 
 class Gateway:
@@ -101,8 +118,8 @@ class Gateway:
         self._departure = Departure(self.state)
         self.request_stop = self._departure.request
 
-    async def run(self, own: socket.socket, shared: socket.socket | None = None) -> None:
-        """Serve on `own` until asked to stop, and on `shared` from when this gateway is ready.
+    async def run(self, sockets: Sockets) -> None:
+        """Serve until asked to stop.
 
         Raises: SamovarError when a store cannot be used at start.
         """
@@ -111,30 +128,43 @@ class Gateway:
         logging.getLogger("uvicorn.error").addFilter(CountedFilter())
         most = raise_file_limit() - RESERVED_FILES
         admission = Admission(self.state, min(self._settings.max_connections, most))
-        app = create_app(self.state, admission, self._admin, self._sweeper)
-        server = create_server(app, partial(InvokeProtocol, admission, self.state.journey))
-        serving = asyncio.create_task(serve(server, [own]))
+        core = Inference(Caller(self.state, admission, self._sweeper))
+        server = create_server(create_app(core, self._admin), partial(InvokeProtocol, admission, self.state.journey))
+        serving = asyncio.create_task(serve(server, [sockets.own]))
+        rpc = await self._start_rpc(core) if sockets.grpc is not None else None
         parts = self._parts()
         try:
             await server.is_up.wait()
-            log.info("listening on http://%s:%d", *own.getsockname()[:2])
-            opening = asyncio.ensure_future(self._open(server, shared))
+            log.info("listening on http://%s:%d", *sockets.own.getsockname()[:2])
+            opening = asyncio.ensure_future(self._open(server, rpc, sockets))
             await self._departure.wait()
             opening.cancel()
             await asyncio.wait({opening})
-            await self._departure.drain(server)
+            await self._departure.drain(server, rpc)
         finally:
+            if rpc is not None:
+                await rpc.close()
             await self._close(server, serving, parts)
 
-    async def _open(self, server: Server, shared: socket.socket | None) -> None:
-        """Take connections from a socket that others serve, too, once whoever comes by it gets an answer."""
-        if shared is not None:
+    async def _start_rpc(self, core: Inference) -> RpcServer:
+        from samovar_gateway.rpc.server import RpcServer  # a gateway without gRPC does not load it
+
+        rpc = RpcServer(core)
+        await rpc.start()
+        return rpc
+
+    async def _open(self, server: Server, rpc: RpcServer | None, sockets: Sockets) -> None:
+        """Take connections from sockets that others serve, too, once whoever comes by them gets an answer."""
+        if sockets.shared is not None:
             for _ in range(int(LATEST_OPENING_S / OPENING_POLL_S)):
                 if what_is_missing(self.state) == [LISTENER]:
                     break
                 await asyncio.sleep(OPENING_POLL_S)
-            await server.listen_also([shared])
-            log.info("serving http://%s:%d, too", *shared.getsockname()[:2])
+            await server.listen_also([sockets.shared])
+            log.info("serving http://%s:%d, too", *sockets.shared.getsockname()[:2])
+        if rpc is not None and sockets.grpc is not None:
+            await rpc.listen(sockets.grpc)
+            log.info("serving grpc://%s:%d", *sockets.grpc.getsockname()[:2])
         self.state.listening = True
 
     def _prepare_stores(self) -> None:

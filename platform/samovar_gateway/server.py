@@ -64,8 +64,9 @@ class Server(uvicorn.Server):
         yield
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a bound TCP socket. Raises PortTaken, or ConfigError for an address that is not ours."""
+def listen(host: str, port: int, flag: str = "--port") -> socket.socket:
+    """Return a bound TCP socket. flag: chooses another port. Raises PortTaken, or ConfigError for an address that is
+    not ours."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -73,7 +74,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {host}: {error.strerror}") from error
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise PortTaken(f"port {port} on {host} is taken by another program; choose one with --port") from error
+            raise PortTaken(f"port {port} on {host} is taken by another program; choose one with {flag}") from error
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 

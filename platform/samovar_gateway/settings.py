@@ -10,6 +10,7 @@ from samovar.settings import Secret
 from samovar_storage.jobs.webhook_urls import WebhookAllow
 from samovar_storage.settings import RequestLogSettings
 
+NO_PORT = -1
 LATEST_OPENING_S = 30.0  # a gateway that is not ready by then takes connections all the same, and says why
 
 
@@ -18,6 +19,14 @@ class GatewaySettings(RequestLogSettings, frozen=True, kw_only=True):
 
     host: Annotated[str, Meta(description="Address the gateway listens on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port of the gateway; 0 picks a free one")] = 8080
+    grpc_port: Annotated[
+        int | None,
+        Meta(
+            ge=-1,
+            le=65535,
+            description="Port of gRPC; 0 picks a free one, -1 is for none; default the one after `port`, or a free one",
+        ),
+    ] = None
     admin_key: Annotated[
         Secret, Meta(description="An admin API key (sv_<id>_<secret>) that is registered at start; empty for none")
     ] = Secret("")
@@ -78,3 +87,10 @@ class GatewaySettings(RequestLogSettings, frozen=True, kw_only=True):
         int, Meta(gt=0, description="What may be kept of resumable streams (docs/streaming.md), 1 MiB each, bytes")
     ] = 512 << 20
     webhook_allow: WebhookAllow = ""
+
+
+def port_of_grpc(port: int, grpc_port: int | None) -> int:
+    """Return the port for gRPC beside `port` of HTTP, as both were given: 0 = a free one, NO_PORT = none."""
+    if grpc_port is not None:
+        return grpc_port
+    return port + 1 if 0 < port < 65535 else 0

@@ -16,11 +16,12 @@ import msgspec
 
 from samovar.errors import ConnectError, SamovarError
 from samovar.settings import PREFIX, Settings, describe, read
-from samovar_gateway.settings import GatewaySettings
+from samovar_gateway.settings import NO_PORT, GatewaySettings, port_of_grpc
 from samovar_jobs.settings import JobsSettings
 from samovar_pool.settings import PoolSettings
 from samovar_up import leftovers, lock, plan
 from samovar_up.checks import check_redis, check_s3, listen, prepare_data_dir
+from samovar_up.gateways import Public
 from samovar_up.report import JsonReporter, Reporter, TextReporter
 from samovar_up.settings import UpSettings
 from samovar_up.supervisor import RESTART_GATEWAYS, Supervisor
@@ -109,8 +110,8 @@ def _run(flags: dict[str, Any], reporter: Reporter) -> None:
     prepare_data_dir(settings.data_dir, settings.min_free_disk_bytes)
     with lock.hold(settings.data_dir) as held:
         leftovers.stop_recorded(settings.data_dir)
-        public = listen(settings.host, settings.port)
-        settings = msgspec.structs.replace(settings, port=public.getsockname()[1])
+        public = _listen(settings)
+        settings = _with_ports(settings, public)
         held.sign(lock.Holder(pid=os.getpid(), since_s=time.time(), url=plan.url_of(settings)))
         if not settings.embeds_redis:
             check_redis(settings.redis_url.reveal())
@@ -122,6 +123,18 @@ def _run(flags: dict[str, Any], reporter: Reporter) -> None:
         work = plan.make(settings, passed, reporter, public)
         asyncio.run(Supervisor(work, reporter, settings.data_dir).run())
     reporter.stopped()
+
+
+def _listen(settings: UpSettings) -> Public:
+    grpc_port = port_of_grpc(settings.port, settings.grpc_port)
+    http = listen(settings.host, settings.port)
+    flag = f"--grpc-port ({NO_PORT} is for none)"
+    return Public(http, listen(settings.host, grpc_port, flag) if grpc_port != NO_PORT else None)
+
+
+def _with_ports(settings: UpSettings, public: Public) -> UpSettings:
+    grpc_port = public.grpc.getsockname()[1] if public.grpc is not None else NO_PORT
+    return msgspec.structs.replace(settings, port=public.http.getsockname()[1], grpc_port=grpc_port)
 
 
 if __name__ == "__main__":

@@ -39,14 +39,15 @@ def prepare_data_dir(data_dir: Path, min_free_bytes: int) -> None:
     check_disk(str(data_dir), free_bytes, min_free_bytes)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on `port`, or on a free one for 0. Raises PortTaken or ConfigError."""
+def listen(host: str, port: int, flag: str = "--port") -> socket.socket:
+    """Return a socket that listens on `port`, or on a free one for 0. flag: chooses another. Raises PortTaken or
+    ConfigError."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise PortTaken(f"port {port} on {host} is taken: choose another with --port") from error
+            raise PortTaken(f"port {port} on {host} is taken: choose another with {flag}") from error
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 

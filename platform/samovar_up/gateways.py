@@ -1,8 +1,8 @@
-"""The gateway processes of one port: who they are, and how one is replaced by another without a refused connection.
+"""The gateway processes of one platform: who they are, and how one is replaced without a refused connection.
 
-All of them accept from one listening socket, which the supervisor opens and they inherit, each from when it is ready.
-Nothing that waits in its queue is lost when a gateway ends, however it ends, and the port is never free for another
-program. (With a socket each, by SO_REUSEPORT, what waits in the queue of the one that closes is reset:
+All of them accept from one listening socket, HTTP and gRPC each, which the supervisor opens and they inherit, each from
+when it is ready. Nothing that waits in its queue is lost when a gateway ends, however it ends, and the port is never
+free for another program. (With a socket each, by SO_REUSEPORT, what waits in the queue of the one that closes is reset:
 docs/reliability.md has the measurement.)
 
 Each has a second address of its own on loopback, where metrics and readiness are of this process and no other. It
@@ -15,6 +15,7 @@ import itertools
 import socket
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,16 +26,27 @@ NAME = "gateway"
 BACKLOG = 2048
 
 
+class Public(NamedTuple):
+    """The listening sockets that all gateways share. grpc: None = no gRPC."""
+
+    http: socket.socket
+    grpc: socket.socket | None = None
+
+    def given(self) -> list[socket.socket]:
+        """Return those that there are."""
+        return [self.http] if self.grpc is None else [self.http, self.grpc]
+
+
 class Gateways:
     """The places of `count` gateways.
 
     Args:
-        public: the listening socket that they share.
+        public: the listening sockets that they share.
         name: what their ids begin with.
         process: makes the spec of one process from its place's name.
     """
 
-    def __init__(self, public: socket.socket, count: int, name: str, process: Callable[[str], ChildSpec]) -> None:
+    def __init__(self, public: Public, count: int, name: str, process: Callable[[str], ChildSpec]) -> None:
         self._public = public
         self._name = name
         self._process = process
@@ -56,11 +68,14 @@ class Gateways:
         gateway_id = f"{self._name}-{next(self._numbers)}"
         spec = self._process(place)
         own = self._own[place]
-        flags = [f"--own-fd={own.fileno()}", f"--shared-fd={self._public.fileno()}"]
+        public = self._public
+        flags = [f"--own-fd={own.fileno()}", f"--shared-fd={public.http.fileno()}"]
+        if public.grpc is not None:
+            flags.append(f"--grpc-fd={public.grpc.fileno()}")
         return msgspec.structs.replace(
             spec,
             argv=(*spec.argv, f"--gateway-id={gateway_id}", *flags),
-            listeners=(own, self._public),
+            listeners=(own, *public.given()),
             answers=partial(_answers, self.urls[place], gateway_id),
         )
 
@@ -71,7 +86,7 @@ class Gateways:
 
     def close(self) -> None:
         """Let go of the sockets: from now on they live as long as the gateways that hold them."""
-        for listener in (self._public, *self._own.values()):
+        for listener in (*self._public.given(), *self._own.values()):
             listener.close()
 
 

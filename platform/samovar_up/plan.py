@@ -18,15 +18,15 @@ import msgspec
 
 from samovar.errors import ConfigError, InvalidInput
 from samovar.settings import PREFIX, Secret, Settings
-from samovar_gateway.settings import GatewaySettings
+from samovar_gateway.settings import NO_PORT, GatewaySettings
 from samovar_jobs.settings import JobsSettings
 from samovar_storage.apikeys import new_token, split_token
 from samovar_storage.embedded.folder import write_private
 from samovar_storage.live import connect_sync
 from samovar_up.child import ChildSpec
-from samovar_up.gateways import Gateways
+from samovar_up.gateways import Gateways, Public
 from samovar_up.readiness import pool_lacks
-from samovar_up.report import Reporter
+from samovar_up.report import Addresses, Reporter
 from samovar_up.settings import UpSettings
 from samovar_up.stores import Stores
 
@@ -53,14 +53,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def url_of(settings: UpSettings) -> str:
     """Return the address a person on this machine uses; a wildcard address is reached over loopback."""
+    return f"http://{_host(settings)}:{settings.port}"
+
+
+def grpc_of(settings: UpSettings) -> str:
+    """Return the same for gRPC, as its clients take it: without a scheme. "" = there is none."""
+    return "" if settings.grpc_port in (None, NO_PORT) else f"{_host(settings)}:{settings.grpc_port}"
+
+
+def _host(settings: UpSettings) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - compared, not bound
-    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+    return f"[{host}]" if ":" in host else host
 
 
-def make(settings: UpSettings, passed_on: Mapping[str, Any], reporter: Reporter, public: socket.socket) -> Plan:
+def make(settings: UpSettings, passed_on: Mapping[str, Any], reporter: Reporter, public: Public) -> Plan:
     """Return the plan of this platform and write the settings file its children read.
 
-    public: the listening socket of its port.
+    public: the listening sockets of its ports.
     """
     stores = Stores(settings)
     settings = stores.settings
@@ -78,9 +87,10 @@ def make(settings: UpSettings, passed_on: Mapping[str, Any], reporter: Reporter,
     gateways = Gateways(public, settings.gateways, name, partial(process, "samovar_gateway"))
 
     def announce(seconds: float) -> None:
-        connection = {"url": url, "admin_key": admin_key, "gateways": gateways.urls}
+        addresses = Addresses(url=url, grpc=grpc_of(settings), gateways=gateways.urls)
+        connection = msgspec.structs.asdict(addresses) | {"admin_key": admin_key}
         write_secret_file(settings.data_dir / CONNECTION_FILE, connection)
-        reporter.ready(url, admin_key, settings.data_dir, seconds, gateways.urls)
+        reporter.ready(addresses, admin_key, settings.data_dir, seconds)
 
     return Plan(
         stages=stages(

@@ -18,12 +18,20 @@ from rich.markup import escape
 from samovar.errors import SamovarError
 
 
+class Addresses(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the platform is reached. grpc: host and port, "" = it has none. gateways: the address of each one's own."""
+
+    url: str
+    grpc: str
+    gateways: Mapping[str, str]
+
+
 class Reporter(Protocol):
     """Somebody who is told of the platform's way up and down."""
 
     def progress(self, text: str) -> None: ...
 
-    def ready(self, url: str, admin_key: str, data_dir: Path, seconds: float, gateways: Mapping[str, str]) -> None: ...
+    def ready(self, addresses: Addresses, admin_key: str, data_dir: Path, seconds: float) -> None: ...
 
     def failed(self, error: SamovarError) -> None: ...
 
@@ -40,10 +48,12 @@ class TextReporter:
     def progress(self, text: str) -> None:
         _print(self._err, f"[dim]{text}[/dim]")
 
-    def ready(self, url: str, admin_key: str, data_dir: Path, seconds: float, gateways: Mapping[str, str]) -> None:
+    def ready(self, addresses: Addresses, admin_key: str, data_dir: Path, seconds: float) -> None:
+        gateways = addresses.gateways
         lines = [
             f"[bold green]samovar is up[/bold green] [dim](after {seconds:.1f} s)[/dim]",
-            f"  URL          {url}",
+            f"  URL          {addresses.url}",
+            *([f"  gRPC         {addresses.grpc}"] if addresses.grpc else []),
             *(f"  {place:<12} {own} [dim](its metrics)[/dim]" for place, own in gateways.items() if len(gateways) > 1),
             f"  admin key    {admin_key}",
             f"  data folder  {escape(str(data_dir))}",
@@ -64,8 +74,8 @@ class JsonReporter:
     def progress(self, text: str) -> None:
         _write({"event": "progress", "text": text})
 
-    def ready(self, url: str, admin_key: str, data_dir: Path, seconds: float, gateways: Mapping[str, str]) -> None:
-        found = {"url": url, "admin_key": admin_key, "data_dir": str(data_dir), "gateways": gateways}
+    def ready(self, addresses: Addresses, admin_key: str, data_dir: Path, seconds: float) -> None:
+        found = msgspec.structs.asdict(addresses) | {"admin_key": admin_key, "data_dir": str(data_dir)}
         _write({"event": "ready", **found, "seconds": seconds})
 
     def failed(self, error: SamovarError) -> None:
