@@ -51,7 +51,7 @@ class Layout:
         first, size = len(self.tokens), self._block_tokens
         places = range(segment.start, segment.start + segment.count)
         table = _shifted(segment)
-        self.tokens += segment.run.tokens[places.start : places.stop]
+        self.tokens += segment.tokens
         self.positions += places
         self.slots += [table[place // size] * size + place % size for place in places]
         if segment.count > 1:
