@@ -44,9 +44,9 @@ class Platform:
         wait_until(lambda: self.gateway.client.get(invoke).status_code == 405, what="routed")
         return published
 
-    def serve(self, name: str, **changes: Any) -> Instance:
+    def serve(self, function: str, **changes: Any) -> Instance:
         """Publish one of the tests' functions and start an instance of it. changes: to its manifest."""
-        folder = FUNCTIONS / name
+        folder = FUNCTIONS / function
         return self.start(self.deploy(folder, **changes).ref, folder)
 
     def start(self, ref: str, folder: Path, weights: Path | None = None) -> Instance:

@@ -158,11 +158,11 @@ def _timing(pieces: Pieces) -> native_problems.Headers:
 
 
 def _fingerprint(asks: Sequence[Ask], pieces: Pieces, place: int) -> str:
-    """Return which version answers."""
+    """Return which version answers, or answers for itself by something kept or fixed."""
     call, version = pieces.calls[place], asks[place].version
     if call is not None:
         return call.version.ref
-    return asks[place].answered_by or (version.ref if version is not None else "")
+    return version.ref if version is not None else ""
 
 
 def _whereabouts(exchange: Exchange, ask: Ask) -> str:
