@@ -18,6 +18,8 @@ import httpx_sse
 from samovar import job_client_async, job_requests, patience
 from samovar.connection import find_connection
 from samovar.errors import SamovarError, Unavailable
+from samovar.event_client import read_events_async
+from samovar.events import Course, Event
 from samovar.jobs import JobEvent
 from samovar.problems import stream_item
 from samovar.transport import (
@@ -149,12 +151,12 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[tuple[httpx.Response, AsyncIterator[bytes]]]:
         """Open a streamed answer and its lines as they arrive; as `Client.lines`."""
-        async with self._opened(method, path, body, timeout_s, headers) as response:
+        async with self.opened(method, path, body, timeout_s, headers) as response:
             yield response, async_lines_of(response)
 
     async def events(self, path: str, last_event_id: str = "", silence_s: float = SILENCE_S) -> AsyncIterator[JobEvent]:
         """Yield the server-sent events of `path` after this one; as `Client.events`."""
-        async with self._opened("GET", path, None, silence_s, event_headers(last_event_id)) as response:
+        async with self.opened("GET", path, None, silence_s, event_headers(last_event_id)) as response:
             if response.status_code == httpx.codes.NO_CONTENT:
                 return
             async for event in httpx_sse.EventSource(response).aiter_sse():
@@ -162,9 +164,10 @@ class AsyncClient:
                     yield job_requests.event_of(event.id, event.event, event.data)
 
     @contextlib.asynccontextmanager
-    async def _opened(
+    async def opened(
         self, method: str, path: str, body: bytes | None, timeout_s: float | None, headers: Mapping[str, str] | None
     ) -> AsyncIterator[httpx.Response]:
+        """Open a streamed answer, to be read by its bytes; as `lines`."""
         limit = timeout(timeout_s)
         with mapped(self.connection.url):
             async with self._http.stream(method, path, content=body, headers=headers, timeout=limit) as response:
@@ -214,6 +217,18 @@ class AsyncFunction:
         async with self._client.lines("POST", path, dump(value), **terms(timeout_s, priority)) as (_, lines):
             async for line in lines:
                 yield stream_item(line)
+
+    def events(
+        self,
+        value: Any = None,
+        *,
+        timeout_s: float | None = None,
+        priority: Priority | None = None,
+        resume_s: float | None = None,
+    ) -> AsyncIterator[Event]:
+        """Yield everything a call tells, as it comes; as `Function.events`. To stop reading, close it (`aclosing`)."""
+        course = Course(terms(timeout_s, priority)["headers"], resume_s)
+        return read_events_async(self._client, invoke_path(self.name), dump(value), course)
 
     async def submit(
         self, value: Any = None, *, idempotency_key: str | None = None, **options: Unpack[job_requests.Terms]

@@ -28,6 +28,8 @@ import httpx_sse
 from samovar import job_client, job_requests, patience
 from samovar.connection import find_connection
 from samovar.errors import SamovarError, Unavailable
+from samovar.event_client import read_events
+from samovar.events import Course, Event
 from samovar.jobs import JobEvent
 from samovar.problems import stream_item
 from samovar.transport import (
@@ -180,12 +182,12 @@ class Client:
 
         Args: timeout_s: longest silence, None = no limit. Raises: as `request` does, also while lines are read.
         """
-        with self._opened(method, path, body, timeout_s, headers) as response:
+        with self.opened(method, path, body, timeout_s, headers) as response:
             yield response, lines_of(response)
 
     def events(self, path: str, last_event_id: str = "", silence_s: float = SILENCE_S) -> Iterator[JobEvent]:
         """Yield the server-sent events of `path` after this one, until the stream ends. Raises: as `lines` does."""
-        with self._opened("GET", path, None, silence_s, event_headers(last_event_id)) as response:
+        with self.opened("GET", path, None, silence_s, event_headers(last_event_id)) as response:
             if response.status_code == httpx.codes.NO_CONTENT:
                 return
             for event in httpx_sse.EventSource(response).iter_sse():
@@ -193,9 +195,10 @@ class Client:
                     yield job_requests.event_of(event.id, event.event, event.data)
 
     @contextlib.contextmanager
-    def _opened(
+    def opened(
         self, method: str, path: str, body: bytes | None, timeout_s: float | None, headers: Mapping[str, str] | None
     ) -> Iterator[httpx.Response]:
+        """Open a streamed answer, to be read by its bytes; as `lines`."""
         with (
             mapped(self.connection.url),
             self._http.stream(method, path, content=body, headers=headers, timeout=timeout(timeout_s)) as response,
@@ -248,6 +251,23 @@ class Function:
         with self._client.lines("POST", path, dump(value), **terms(timeout_s, priority)) as (_, lines):
             for line in lines:
                 yield stream_item(line)
+
+    def events(
+        self,
+        value: Any = None,
+        *,
+        timeout_s: float | None = None,
+        priority: Priority | None = None,
+        resume_s: float | None = None,
+    ) -> Iterator[Event]:
+        """Yield everything a call tells, as it comes, of any function: see `samovar.events`. To stop reading ends it.
+
+        Args: resume_s: a lost connection is made up for within so many seconds (1 to 60), without a gap or a
+            repetition, also by another gateway; None = it ends the call.
+        Raises: as `invoke` does, also between events; ConnectError if the connection is lost for good; StreamGone.
+        """
+        course = Course(terms(timeout_s, priority)["headers"], resume_s)
+        return read_events(self._client, invoke_path(self.name), dump(value), course)
 
     def submit(
         self, value: Any = None, *, idempotency_key: str | None = None, **options: Unpack[job_requests.Terms]

@@ -67,6 +67,12 @@ class EventResponse:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self._quiet_since_s = time.monotonic()
 
+    async def say_nothing(self) -> None:
+        """Answer that there is nothing more, and end."""
+        self.is_open = True
+        await self._send({"type": "http.response.start", "status": HTTPStatus.NO_CONTENT, "headers": []})
+        await self.end()
+
     async def end(self) -> None:
         """End it as a whole. One that is left open instead makes the server close the connection."""
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -18,7 +18,7 @@ from secrets import token_hex
 from samovar.errors import Cancelled, SamovarError, StoreUnavailable, StreamGone, Unavailable, rebuild
 from samovar_gateway import problems
 from samovar_gateway.events.lending import Post
-from samovar_gateway.events.letters import Got, Left, Letter, Opened, Read, Refused, Telling
+from samovar_gateway.events.letters import Got, Left, Letter, Opened, Read, Refused, Telling, Unwanted
 from samovar_gateway.events.places import Place
 from samovar_gateway.events.resumable import Told
 
@@ -120,6 +120,8 @@ class Borrowed:
             if number == self._last + 1:
                 self._last = number
                 self._queue.append(Told(number, data, letter.ends if number == letter.last else ""))
+        if letter.ends and not letter.events:
+            self._queue.append(Told(letter.last, b"", letter.ends))
         if letter.last > self._last:
             self._heard_s = float("-inf")
 
@@ -192,6 +194,11 @@ class Borrower:
             reader.close()
             raise
         return reader
+
+    async def give_up(self, place: Place, key_id: str, function: str) -> None:
+        """Have a stream ended by its owner. Raises: StreamGone if it is not there now; StoreUnavailable."""
+        if not await self.post(place.gateway, Unwanted("", place.stream, key_id, function)):
+            raise StreamGone("the gateway that had this stream is gone, and the stream with it")
 
     def hear(self, letter: Opened | Telling | Refused) -> None:
         """Take a letter of an owner."""

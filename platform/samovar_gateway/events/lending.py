@@ -13,8 +13,8 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from samovar.errors import BodyTooLarge, Cancelled, SamovarError, StoreUnavailable
-from samovar_gateway.events.letters import Got, Left, Letter, Opened, Read, Refused, Telling
+from samovar.errors import BodyTooLarge, Cancelled, SamovarError, StoreUnavailable, StreamNotFound
+from samovar_gateway.events.letters import Got, Left, Letter, Opened, Read, Refused, Telling, Unwanted
 from samovar_gateway.events.resumable import Reader, Told
 from samovar_gateway.events.streams import Streams
 from samovar_storage.ending import end_tasks
@@ -65,9 +65,10 @@ class Loan:
             if len(told.data) > MAX_EVENT_BYTES:
                 size = len(told.data)
                 raise BodyTooLarge(f"event {told.number} has {size} bytes: ask the gateway that has the stream")
-            self.unconfirmed.append((told.number, len(told.data)))
-            self.sent = told.number
             found.append(told)
+            self.sent = told.number
+            if told.data:
+                self.unconfirmed.append((told.number, len(told.data)))
         return found
 
 
@@ -80,10 +81,12 @@ class Lender:
         self._loans: dict[str, Loan] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def hear(self, letter: Read | Got | Left) -> None:
+    def hear(self, letter: Read | Got | Left | Unwanted) -> None:
         """Take a letter of a borrower."""
         loan = self._loans.get(letter.reader)
-        if not isinstance(letter, Read):
+        if isinstance(letter, Unwanted):
+            self._end(letter)
+        elif not isinstance(letter, Read):
             if loan is not None:
                 loan.hear(letter)
         elif len(self._tasks) < MAX_LENT:
@@ -92,6 +95,13 @@ class Lender:
             self._loans[letter.reader] = loan = Loan(letter)
             self._tasks[letter.reader] = task = asyncio.create_task(self._lend(loan))
             task.add_done_callback(partial(self._returned, loan))
+
+    def _end(self, letter: Unwanted) -> None:
+        try:
+            stream = self._streams.find(letter.stream, letter.key_id, letter.function)
+        except StreamNotFound:
+            return  # it has ended before
+        self._streams.end(stream)
 
     async def close(self) -> None:
         """End every loan."""
@@ -125,7 +135,7 @@ class Lender:
         while not loan.is_left and time.monotonic() - loan.heard_s < LOST_S:
             reader.news.clear()
             told = loan.gather(reader)
-            events = [(one.number, one.data) for one in told]
+            events = [(one.number, one.data) for one in told if one.data]
             ends = told[-1].ends if told else ""
             await self._post(asked.reply_to, Telling(asked.reader, events, loan.sent, ends, reader.whereabouts()))
             if not told or not loan.has_room:

@@ -4,6 +4,7 @@
     Read    give me this stream after event n      Opened   here it comes
     Got     I have up to n: send more              Telling  some events, or where the call is
     Left    nobody reads it here any more          Refused  an error instead, or instead of the rest
+    Unwanted  its client wants no more of it
 
 Published messages can be lost; that costs time alone: events carry numbers, and a borrower who misses some, or hears
 nothing for long, sends `Read` again. Pure: this module does not know Redis, nor what happens to a letter.
@@ -70,7 +71,15 @@ class Refused(_Letter, array_like=True, frozen=True, gc=False, tag=6):
     extra: dict[str, Any]
 
 
-Letter: TypeAlias = Read | Got | Left | Opened | Telling | Refused
+class Unwanted(_Letter, array_like=True, frozen=True, gc=False, tag=7):
+    """The client that has the stream gives it up; fields as of `Read`."""
+
+    stream: str
+    key_id: str
+    function: str
+
+
+Letter: TypeAlias = Read | Got | Left | Opened | Telling | Refused | Unwanted
 _decoder: msgspec.msgpack.Decoder[Letter] = msgspec.msgpack.Decoder(Letter)
 
 

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from samovar.errors import StoreUnavailable
 from samovar_gateway.events.borrowing import Borrower
 from samovar_gateway.events.lending import Lender
-from samovar_gateway.events.letters import Got, Left, Letter, Read, decode, encode
+from samovar_gateway.events.letters import Got, Left, Letter, Read, Unwanted, decode, encode
 from samovar_gateway.events.streams import Streams
 from samovar_storage import keys
 from samovar_storage.live import post_letter
@@ -41,7 +41,7 @@ class Mailbox:
         async with aclosing(subscribe(self._redis, self._channel)) as heard:
             async for message in heard:
                 letter = decode(message.data) if isinstance(message, Message) else None
-                if isinstance(letter, Read | Got | Left):
+                if isinstance(letter, Read | Got | Left | Unwanted):
                     self.lender.hear(letter)
                 elif letter is not None:
                     self.borrower.hear(letter)

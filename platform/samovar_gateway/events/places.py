@@ -48,6 +48,11 @@ def place_of(last_event_id: bytes) -> Place:
     return Place(gateway.decode(), stream.decode(), int(number))
 
 
+def is_farewell(header: dict[bytes, bytes]) -> bool:
+    """Return whether a client gives up a stream instead of going on with it: `Samovar-Resume: 0`."""
+    return header.get(RESUME) == b"0"
+
+
 def resume_s(asked: bytes) -> float:
     """Return how many seconds a stream outlives its connection, as `Samovar-Resume` says. Raises: RequestError."""
     try:

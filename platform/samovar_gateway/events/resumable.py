@@ -27,7 +27,7 @@ MAX_BYTES = 1 << 20  # of events that one stream keeps
 
 
 class Told(NamedTuple):
-    """One event. ends: it is the last one: "done" or "error", "" if not."""
+    """One event. ends: it is the last one: "done" or "error", "" if not. data: empty if it had the end before."""
 
     number: int
     data: bytes
@@ -65,9 +65,14 @@ class Resumable:
         if self.ledger.has_room:
             self._room.set()
 
-    async def close(self) -> None:
-        """The call ends, if it has not, and nothing more is told."""
+    def end_call(self) -> None:
+        """The call ends, if it has not, and whoever reads is told no more."""
         abandon(self.source.ask)
+        if self.ledger.reader is not None:
+            self.ledger.reader.cancel()
+
+    async def close(self) -> None:
+        """Return once nothing is under way any more."""
         self._pump.cancel()
         await asyncio.gather(self._pump, return_exceptions=True)
 
@@ -123,7 +128,7 @@ class Reader:
         self.stream = stream
         self.is_first = is_first
         self.news = asyncio.Event()
-        self._is_replaced = self._is_gone = False
+        self._is_replaced = self._is_gone = self._is_done = False
 
     @property
     def headers(self) -> problems.Headers:
@@ -141,12 +146,15 @@ class Reader:
             raise StreamTaken("another connection goes on with this stream")
         if self._is_gone:
             raise Cancelled
+        if self._is_done:
+            return None
         ledger = self.stream.ledger
         taken = ledger.take(self)
+        self._is_done = ledger.is_ended and ledger.taken == ledger.last
         if taken is None:
-            return None
+            return Told(ledger.last, b"", self.stream.end) if self._is_done else None
         self.stream.moved()
-        return Told(*taken, self.stream.end if ledger.is_ended and ledger.taken == ledger.last else "")
+        return Told(*taken, self.stream.end if self._is_done else "")
 
     async def next(self, timeout_s: float) -> Told | None:
         """Return the next event, None if there is none within the time. Raises: as `take`; what the call came to, to

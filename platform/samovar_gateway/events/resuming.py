@@ -57,21 +57,32 @@ class Resuming:
             await self._answer(reader, reader.stream.prefix, 0, response, ask, receive)
         finally:
             if not response.is_open:  # nobody knows what to come back to
-                await streams.forget(reader.stream)
+                streams.end(reader.stream)
 
     async def resume(self, ask: Ask, receive: Receive, send: Send) -> None:
-        """Go on telling of a stream of this key and function, here or at another gateway.
+        """Go on telling of a stream of this key and function, here or at another gateway; or end it, if asked to.
 
         Raises: RequestError, StreamNotFound, StreamGone, StoreUnavailable while nothing was sent; Cancelled.
         """
         place = places.place_of(ask.header[places.LAST_EVENT_ID])
         function = ask.entry.record.name
+        if places.is_farewell(ask.header):
+            await self._give_up(place, ask.key_id, function)
+            await EventResponse(send).say_nothing()
+            return
         if place.gateway == self._state.streams.gateway:
             reader: AnyReader = self._state.streams.resume(place.stream, place.number, ask.key_id, function)
         else:
             reader = await self._state.borrower.borrow(place, ask.key_id, function)
         prefix = places.prefix(place.gateway, place.stream)
         await self._answer(reader, prefix, place.number, EventResponse(send), ask, receive)
+
+    async def _give_up(self, place: places.Place, key_id: str, function: str) -> None:
+        """The call of a stream ends, if it has not. Raises: as `resume`."""
+        if place.gateway == self._state.streams.gateway:
+            self._state.streams.end(self._state.streams.find(place.stream, key_id, function))
+        else:
+            await self._state.borrower.give_up(place, key_id, function)
 
     async def _answer(
         self, reader: AnyReader, prefix: bytes, number: int, response: EventResponse, ask: Ask, receive: Receive
@@ -93,9 +104,16 @@ class Resuming:
                 reader.close()
 
     async def _tell(self, reader: AnyReader, response: EventResponse, opening: bytes) -> None:
-        """Write events up to the end; a stream that ended with an error is left open, so that the server cuts it."""
+        """Write events up to the end; a stream that ended with an error is left open, so that the server cuts it.
+
+        A client that had the end before gets 204, which keeps an EventSource from coming again.
+        """
         while True:
             told = await reader.next(response.patience_s)
+            if told is not None and not told.data:
+                reader.close(is_told=True)
+                await response.say_nothing()
+                return
             data = told.data if told is not None else encoding.comment(reader.whereabouts())
             if not response.is_open:
                 await response.open([*reader.headers, (places.RESUME, b"%g" % reader.keep_s)])

@@ -22,6 +22,7 @@ class Streams:
         self.gateway = token_hex(places.GATEWAY_BYTES)
         self._max_streams = max(1, max_bytes // MAX_BYTES)
         self._streams: dict[str, Resumable] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -44,34 +45,42 @@ class Streams:
 
         Raises: StreamNotFound if there is none that this key began with this function; else as `Ledger.arrive`.
         """
+        return self.find(stream_id, key_id, function).read(number)
+
+    def find(self, stream_id: str, key_id: str, function: str) -> Resumable:
+        """Return the stream. Raises: StreamNotFound if there is none that this key began with this function."""
         stream = self._streams.get(stream_id)
         if stream is None or not _is_of(stream.source.ask, key_id, function):
             raise StreamNotFound(
                 "there is no such stream of this key and function: it has ended, or nobody came back in time"
             )
-        return stream.read(number)
+        return stream
 
     @property
     def num_missed(self) -> int:
         """Streams that somebody may be on the way back to."""
         return sum(stream.ledger.is_missed for stream in self._streams.values())
 
-    async def forget(self, stream: Resumable) -> None:
-        """Nobody can go on with it any more; its call ends. Idempotent."""
-        self._streams.pop(stream.id, None)
-        await stream.close()
+    def end(self, stream: Resumable) -> None:
+        """Its call ends, and nobody can go on with it any more. Idempotent."""
+        if self._streams.pop(stream.id, None) is not None:
+            stream.end_call()
+            task = asyncio.create_task(stream.close())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
     async def run(self) -> None:
-        """Forget what nobody came back to, until cancelled; then forget all."""
+        """End what nobody came back to, until cancelled; then end all."""
         try:
             while True:
                 await asyncio.sleep(SWEEP_S)
                 now_s = time.monotonic()
                 for stream in [stream for stream in self._streams.values() if stream.ledger.is_due(now_s)]:
-                    await self.forget(stream)
+                    self.end(stream)
         finally:
             for stream in [*self._streams.values()]:
-                await self.forget(stream)
+                self.end(stream)
+            await asyncio.gather(*self._ending)
 
 
 def _is_of(ask: Ask, key_id: str, function: str) -> bool:

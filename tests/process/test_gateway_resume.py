@@ -1,0 +1,371 @@
+"""Streams that outlive their connections: two real gateways, a Valkey of their own, stand-in instances."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from samovar.spec import Limits
+from samovar_storage.embedded import EmbeddedSeaweed, EmbeddedValkey
+from samovar_storage.objects import ObjectStore
+from support.folders import short_folder
+from support.gateway import FakeInstance, Gateway, running_gateway
+from support.processes import running
+from support.stores import Stores, stores_for_a_test
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+EVENTS = {"accept": "text/event-stream"}
+RESUMABLE = EVENTS | {"samovar-resume": "20"}
+
+
+@dataclass
+class Pair:
+    """Two gateways on the same stores. valkey: the process; restart: starts it again after it was ended."""
+
+    gateways: list[Gateway]
+    stores: Stores
+    store: ObjectStore
+    valkey: subprocess.Popen[bytes]
+    start_valkey: Callable[[], subprocess.Popen[bytes]]
+    instances: dict[str, FakeInstance] = field(default_factory=dict)
+
+    def deploy(self, name: str, timeout_s: float = 20.0) -> FakeInstance:
+        """Deploy a generator that both gateways can call; return its stand-in instance."""
+        one, two = self.gateways
+        ref = one.deploy(name, limits=Limits(timeout_s=timeout_s), handler="generator").ref
+        self.instances[name] = instance = one.start_instance(ref, concurrency=8)
+        for gateway in (one, two):
+            wait_until(partial(_answers, gateway, name))
+        return instance
+
+    @contextmanager
+    def third(self, **more: Any) -> Iterator[Gateway]:
+        """One more gateway, for a test that ends it."""
+        with short_folder() as run, running_gateway(self.stores, self.store, Path(run), **more) as gateway:
+            yield gateway
+
+
+@pytest.fixture(scope="module")
+def pair(seaweed: EmbeddedSeaweed) -> Iterator[Pair]:
+    with short_folder() as folder, ExitStack() as stack:
+        server = EmbeddedValkey(folder / "valkey-data")
+        log = folder / "valkey.log"
+
+        def start() -> subprocess.Popen[bytes]:
+            process = stack.enter_context(running(server.command(), log, server.environment(), server.stop_grace_s))
+            server.wait_ready(20)
+            return process
+
+        process = start()
+        stores = replace(stores_for_a_test(server, seaweed, 0), redis_url=server.redis_url)
+        store = ObjectStore.from_settings(stores.settings(folder))
+        stack.callback(store.close)
+        gateways = []
+        for name in ("a", "b"):
+            (folder / name).mkdir()
+            gateways.append(stack.enter_context(running_gateway(stores, store, folder / name, gateway_id=name)))
+        yield Pair(gateways, stores, store, process, start)
+
+
+@dataclass
+class Part:
+    """What one connection gave. status, headers: of its answer."""
+
+    status: int
+    headers: httpx.Headers
+    events: list[tuple[str, str, Any]] = field(default_factory=list)
+    last_id: str = ""
+    is_whole: bool = False
+
+    @property
+    def outputs(self) -> list[int]:
+        return [data["n"] for _, kind, data in self.events if kind == "output"]
+
+    @property
+    def end(self) -> str:
+        return self.events[-1][1] if self.events else ""
+
+    @property
+    def problem(self) -> Any:
+        return self.events[-1][2]
+
+
+def read(gateway: Gateway, name: str, sent: dict[str, str], body: Any = None, most: int = 1_000_000) -> Part:
+    """Read at most so many events of a stream, then cut the connection. sent: headers."""
+    path = f"/v1/functions/{name}/invoke"
+    with gateway.client.stream("POST", path, json=body, headers=sent) as answer:
+        part = Part(answer.status_code, answer.headers)
+        if answer.status_code == 204:
+            part.is_whole = True
+            return part
+        if answer.status_code != 200:
+            part.events.append(("", "problem", json.loads(answer.read())))
+            return part
+        try:
+            for block in blocks(answer):
+                enter(part, block)
+                if len(part.events) >= most:
+                    return part
+        except httpx.RemoteProtocolError:
+            return part
+        part.is_whole = True
+    return part
+
+
+def blocks(answer: httpx.Response) -> Iterator[str]:
+    text = ""
+    for piece in answer.iter_text():
+        *whole, text = (text + piece).split("\n\n")
+        yield from whole
+
+
+def enter(part: Part, block: str) -> None:
+    fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+    part.last_id = fields.get("id", part.last_id)
+    if "event" in fields:
+        part.events.append((fields.get("id", ""), fields["event"], json.loads(fields["data"])))
+
+
+def resume(gateway: Gateway, name: str, last_id: str, most: int = 1_000_000, key: dict[str, str] | None = None) -> Part:
+    return read(gateway, name, EVENTS | {"last-event-id": last_id} | (key or {}), most=most)
+
+
+def test_ids_name_stream_and_place_and_the_header_is_confirmed(pair: Pair) -> None:
+    pair.deploy("ids")
+    part = read(pair.gateways[0], "ids", RESUMABLE, {"stream": 3})
+    assert part.is_whole and part.headers["samovar-resume"] == "20" and part.headers["x-request-id"]
+    ids = [event_id.rpartition("-") for event_id, _, _ in part.events]
+    assert [number for _, _, number in ids] == ["1", "2", "3", "4"] and len({stream for stream, _, _ in ids}) == 1
+    plain = read(pair.gateways[0], "ids", EVENTS, {"stream": 3})
+    assert [event_id for event_id, _, _ in plain.events] == ["1", "2", "3", "4"]
+    assert "samovar-resume" not in plain.headers
+
+
+@pytest.mark.parametrize("other", [0, 1])
+def test_cut_after_any_event_it_goes_on_where_it_was(pair: Pair, other: int) -> None:
+    name = f"cut-{other}"
+    pair.deploy(name)
+    one, two = pair.gateways[0], pair.gateways[other]
+    for most in range(1, 8):
+        part = read(one, name, RESUMABLE, {"stream": 6, "pause_s": 0.01}, most=most)
+        rest = resume(two, name, part.last_id)
+        assert part.outputs + rest.outputs == [*range(6)], most
+        if most == 7:
+            assert rest.status == 204 and part.end == "done"
+        else:
+            assert rest.headers["samovar-resume"] == "20" and rest.headers["samovar-version"] == "1"
+            assert rest.is_whole and rest.end == "done"
+
+
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.tuples(st.integers(1, 60), st.booleans()), min_size=1, max_size=6))
+def test_however_often_it_is_cut_each_event_comes_once_in_order(pair: Pair, cuts: list[tuple[int, bool]]) -> None:
+    if "often" not in pair.instances:
+        pair.deploy("often")
+    body = {"stream": 150, "say": "tea"}
+    parts = [read(pair.gateways[0], "often", RESUMABLE, body, most=cuts[0][0])]
+    for most, is_other in [*cuts[1:], (1_000_000, True)]:
+        parts.append(resume(pair.gateways[is_other], "often", parts[-1].last_id, most))
+    events = [event for part in parts for event in part.events]
+    numbers = [int(event_id.rpartition("-")[2]) for event_id, _, _ in events]
+    assert numbers == [*range(1, len(events) + 1)] and events[-1][1] == "done"
+    assert [data["n"] for _, kind, data in events if kind == "output"] == [*range(150)]
+    assert events[-1][2]["num_outputs"] == 150
+
+
+def test_an_end_that_was_lost_comes_again_also_an_error(pair: Pair) -> None:
+    pair.deploy("ends")
+    for body, end in (({"stream": 3}, "done"), ({"stream": 3, "raise_at": 2}, "error")):
+        part = read(pair.gateways[0], "ends", RESUMABLE, body)
+        assert part.end == end and part.is_whole == (end == "done")
+        before = part.events[-2][0]
+        for gateway in pair.gateways:
+            again = resume(gateway, "ends", before)
+            assert again.events == part.events[-1:] and again.is_whole == (end == "done")
+            nothing = resume(gateway, "ends", part.last_id)
+            assert (nothing.status, nothing.events) == (204, []), "who has the end has all"
+
+
+def test_failures_before_anything_was_sent_keep_their_status(pair: Pair) -> None:
+    pair.deploy("refuses")
+    part = read(pair.gateways[0], "refuses", RESUMABLE, {"stream": 3, "raise_at": 0})
+    assert part.status == 500 and part.problem["code"] == "function_raised"
+    for seconds in ("0", "61", "nan", "long"):
+        part = read(pair.gateways[0], "refuses", EVENTS | {"samovar-resume": seconds}, {"stream": 1})
+        assert part.status == 400 and "1 to 60" in part.problem["detail"]
+
+
+def test_what_cannot_be_gone_on_with_is_said_clearly(pair: Pair) -> None:
+    pair.deploy("mine")
+    pair.deploy("other")
+    part = read(pair.gateways[0], "mine", RESUMABLE, {"stream": 3})
+    stream, _, _ = part.last_id.rpartition("-")
+    owner, _, _ = stream.partition("-")
+    made = pair.gateways[0].client.post("/v1/keys", json={"name": "k", "scopes": ["invoke"]}).json()
+    strange = {"authorization": f"Bearer {made['key']}"}
+    path = "/v1/functions/mine/invoke"
+    for gateway in pair.gateways:
+        wait_until(partial(_knows, gateway, strange))
+        refusals = [
+            (resume(gateway, "mine", f"{stream}-2", key=strange), 404, "stream_not_found"),
+            (resume(gateway, "other", f"{stream}-2"), 404, "stream_not_found"),
+            (resume(gateway, "mine", f"{owner}-{'0' * 16}-2"), 404, "stream_not_found"),
+            (resume(gateway, "mine", f"{stream}-900"), 400, "malformed"),
+            (resume(gateway, "mine", "17"), 400, "malformed"),
+            (resume(gateway, "mine", "x" * 5000), 400, "malformed"),
+            (resume(gateway, "mine", f"{'0' * 8}-{'0' * 16}-2"), 410, "stream_gone"),
+        ]
+        for refused, status, code in refusals:
+            assert (refused.status, refused.problem["code"]) == (status, code)
+        assert gateway.client.post(path, headers=EVENTS | {"last-event-id": f"{stream}-2"}).status_code == 200
+
+
+def test_the_newer_of_two_readers_goes_on(pair: Pair) -> None:
+    pair.deploy("two")
+    one, two = pair.gateways
+    path = "/v1/functions/two/invoke"
+    with one.client.stream("POST", path, json={"stream": 40, "pause_s": 0.05}, headers=RESUMABLE) as answer:
+        older, waiting = Part(answer.status_code, answer.headers), blocks(answer)
+        while len(older.events) < 3:
+            enter(older, next(waiting))
+        newer = resume(two, "two", older.last_id)
+        with pytest.raises(httpx.RemoteProtocolError):
+            for block in waiting:
+                enter(older, block)
+    assert (older.end, older.problem["code"], older.events[-1][0]) == ("error", "stream_taken", "")
+    assert newer.is_whole and newer.outputs == [*range(3, 40)]
+
+
+@pytest.mark.parametrize("other", [0, 1])
+def test_nobody_comes_back_and_the_generator_is_stopped(pair: Pair, other: int) -> None:
+    name = f"alone-{other}"
+    instance = pair.deploy(name)
+    hurried = EVENTS | {"samovar-resume": "1"}
+    part = read(pair.gateways[0], name, hurried, {"stream": 1000, "pause_s": 0.02}, most=3)
+    if other:
+        part = resume(pair.gateways[1], name, part.last_id, most=3)
+    wait_until(lambda: _cancelled(pair.gateways[0], name) == 1, what="the call is cancelled")
+    chunks = instance.behave()["chunks"]
+    assert 6 < chunks < 500, "it went on meanwhile, and no longer"
+    assert resume(pair.gateways[0], name, part.last_id).status == 404
+
+
+def test_who_knows_no_position_leaves_for_good(pair: Pair) -> None:
+    pair.deploy("unborn")
+    one = pair.gateways[0]
+    with httpx.Client(base_url=one.url, headers=one.client.headers, timeout=0.3) as hasty:
+        with pytest.raises(httpx.ReadTimeout):
+            hasty.post("/v1/functions/unborn/invoke", json={"sleep_s": 15, "stream": 1}, headers=RESUMABLE)
+    wait_until(lambda: _cancelled(one, "unborn") == 1)
+
+
+def test_away_from_readers_little_is_kept_and_nothing_lost(pair: Pair) -> None:
+    instance = pair.deploy("holds")
+    part = read(pair.gateways[0], "holds", RESUMABLE, {"stream": 60_000}, most=1)
+    before = -1
+
+    def is_held() -> bool:
+        nonlocal before
+        last, before = before, instance.behave()["chunks"]
+        return last == before
+
+    wait_until(is_held, what="the generator waits")
+    assert 5_000 < before < 40_000, "a mebibyte of events is kept"
+    rest = resume(pair.gateways[1], "holds", part.last_id)
+    assert rest.is_whole and part.outputs + rest.outputs == [*range(60_000)]
+    start = part.last_id.rpartition("-")[0] + "-1"
+    gone = resume(pair.gateways[1], "holds", start)
+    assert gone.status == 410 and "not kept any more" in gone.problem["detail"]
+
+
+def test_an_owner_that_leaves_waits_for_who_may_come_back(pair: Pair) -> None:
+    pair.deploy("leaving")
+    with pair.third() as owner:
+        wait_until(lambda: owner.invoke("leaving", {"stream": 1}).status_code == 200)
+        part = read(owner, "leaving", RESUMABLE, {"stream": 30, "pause_s": 0.05}, most=2)
+        owner.process.send_signal(signal.SIGTERM)
+        rest = resume(pair.gateways[1], "leaving", part.last_id)
+        assert rest.is_whole and part.outputs + rest.outputs == [*range(30)]
+        assert owner.process.wait(20) == 0, "nobody is on the way any more"
+
+
+def test_an_owner_that_was_killed_is_gone_with_its_streams(pair: Pair) -> None:
+    pair.deploy("killed")
+    one = pair.gateways[0]
+    with pair.third() as owner:
+        wait_until(lambda: owner.invoke("killed", {"stream": 1}).status_code == 200)
+        body = {"stream": 2000, "pause_s": 0.05}
+        first, second = (read(owner, "killed", RESUMABLE, body, most=2) for _ in range(2))
+        with one.client.stream(
+            "POST", "/v1/functions/killed/invoke", headers=EVENTS | {"last-event-id": first.last_id}
+        ) as answer:
+            part, waiting = Part(answer.status_code, answer.headers), blocks(answer)
+            while len(part.events) < 2:
+                enter(part, next(waiting))
+            owner.process.kill()
+            with pytest.raises(httpx.RemoteProtocolError):
+                for block in waiting:
+                    enter(part, block)
+        assert (part.end, part.problem["code"], part.problem["status"]) == ("error", "stream_gone", 410)
+        assert part.events[-1][0] == "", "the client keeps its place"
+        late = resume(one, "killed", second.last_id)
+        assert (late.status, late.problem["code"]) == (410, "stream_gone")
+
+
+def test_redis_restarts_while_a_stream_is_read_elsewhere(pair: Pair) -> None:
+    pair.deploy("restarted", timeout_s=60.0)
+    one, two = pair.gateways
+    path = "/v1/functions/restarted/invoke"
+    part = read(one, "restarted", RESUMABLE, {"stream": 200, "pause_s": 0.05}, most=2)
+    with two.client.stream("POST", path, headers=EVENTS | {"last-event-id": part.last_id}) as answer:
+        waiting = blocks(answer)
+        while len(part.events) < 10:
+            enter(part, next(waiting))
+        pair.valkey.kill()
+        pair.valkey.wait()
+        local = read(one, "restarted", RESUMABLE, {"stream": 3})
+        assert local.is_whole and resume(one, "restarted", local.events[0][0]).is_whole, "at home nothing is amiss"
+        refused = resume(two, "restarted", local.events[0][0])
+        assert (refused.status, refused.problem["code"]) == (503, "store_unavailable")
+        assert "at another gateway" in refused.problem["detail"]
+        pair.valkey = pair.start_valkey()
+        for block in waiting:
+            enter(part, block)
+    assert part.outputs == [*range(200)] and part.end == "done"
+
+
+def _answers(gateway: Gateway, name: str) -> bool:
+    return gateway.invoke(name, {"stream": 1}).status_code == 200
+
+
+def _knows(gateway: Gateway, key: dict[str, str]) -> bool:
+    return gateway.client.get("/v1/functions", headers=key).status_code == 200
+
+
+def _cancelled(gateway: Gateway, name: str) -> float:
+    return gateway.metric(f'samovar_calls_total{{code="cancelled",function="{name}",version="1"}}')
+
+
+@pytest.mark.parametrize("other", [0, 1])
+def test_who_gives_a_stream_up_ends_its_call_at_once(pair: Pair, other: int) -> None:
+    name = f"unwanted-{other}"
+    pair.deploy(name)
+    part = read(pair.gateways[0], name, RESUMABLE, {"stream": 1000, "pause_s": 0.05}, most=3)
+    gone = read(pair.gateways[other], name, EVENTS | {"last-event-id": part.last_id, "samovar-resume": "0"})
+    assert gone.status == 204
+    wait_until(lambda: _cancelled(pair.gateways[0], name) == 1)
+    assert resume(pair.gateways[0], name, part.last_id).status == 404
