@@ -295,18 +295,20 @@ def _class(name: str, entry: str, example: Any = None) -> Manifest:
     return Manifest(name=name, version=1, entry=entry, kind="class", handler="sync", code=code, example=example)
 
 
+def _chats(name: str, entry: str) -> Manifest:
+    manifest = _class(name, entry, {"prompt": "the", "max_tokens": 2})
+    scaling = Scaling(target_concurrency=64)
+    return msgspec.structs.replace(manifest, handler="async_generator", has_check=True, scaling=scaling)
+
+
 # Importing these here would import torch into the test process.
 HAND_MADE = {
     "linear": _class("linear", "app:Linear", {"rows": 4}),
     "on_gpu": _class("on-gpu", "app:OnGpu", {"deed": "embed"}),
     "draws": _class("draws", "app:Draws", {"generator": "torch"}),
     "loads_models": _class("loads-models", "app:LoadsModels"),
-    "chats": msgspec.structs.replace(
-        _class("chats", "app:Chats", {"prompt": "the", "max_tokens": 2}),
-        handler="async_generator",
-        has_check=True,
-        scaling=Scaling(target_concurrency=64),
-    ),
+    "chats": _chats("chats", "app:Chats"),
+    "chats_alone": _chats("chats-alone", "app:ChatsAlone"),
 }
 
 

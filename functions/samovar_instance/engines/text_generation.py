@@ -52,7 +52,7 @@ class TextGenerator:
         self._loop = StepLoop(lambda: self.make_engine(model))
         context = self._loop.engine.max_context_tokens
         context = min(context, self.max_context or context)
-        limits = Limits(context, _num_logits(model), _end_ids(model, tokenizer))
+        limits = Limits(context, model.config.get_text_config().vocab_size, _end_ids(model, tokenizer))
         self._planner = Planner(tokenizer, limits, FORMATS[self.tool_format] if self.tool_format else None)
 
     def make_engine(self, model: Any) -> GenerationEngine:
@@ -109,11 +109,6 @@ class _Proof:
     def ended(self, reason: EndReason, error: Exception | None) -> None:
         """Keep what went wrong."""
         self.is_ended, self.error = True, error
-
-
-def _num_logits(model: Any) -> int:
-    """Return how many tokens the model tells apart: columns of its logits."""
-    return int(model.get_output_embeddings().weight.shape[0])
 
 
 def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
