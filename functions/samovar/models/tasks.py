@@ -49,10 +49,11 @@ class Choice:
     why: str
 
 
-_DOT = "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAFUlEQVR42mM8UaHBgA0wMeAAg1MCAB4nAXgllso1AAAAAElFTkSuQmCC"
+# 64 x 64 pixels of one colour
+_SQUARE = "iVBORw0KGgoAAAANSUhEUgAAAEAAAABAAQMAAACQp+OdAAAAA1BMVEXIeCjqlaEmAAAAD0lEQVR42mNgGAWjgHwAAAJAAAHgTR1EAAAAAElFTkSuQmCC"
 _SILENCE = {"audio": [0.0] * 1600, "sampling_rate": 16000}
 _TEXT = {"text": "tea is ready"}
-_IMAGE = {"image": _DOT}
+_IMAGE = {"image": _SQUARE}
 _LABELS = {"labels": ["tea", "coffee"]}
 
 

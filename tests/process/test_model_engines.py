@@ -1,0 +1,192 @@
+"""Models deployed without code, in real instances: each task answers, as transformers itself would, and in batches."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from samovar.errors import InvalidInput
+from samovar.models.folder import read_model_folder
+from samovar.models.project import app_code, example_of, write_project
+from samovar.models.tasks import TASKS, choose
+from samovar_instance.engines.pipelines.base import Pipeline
+from samovar_instance.engines.pipelines.media import image_of, plain, sound_of
+from support.instance_driver import Instance, Zygote
+from support.tiny_models import tiny_model
+from support.tiny_tasks import MASK, RATE_HZ, png, tiny_task, wav
+
+pytestmark = pytest.mark.process
+
+SOUND = [((index * 37) % 200 - 100) / 128 for index in range(3200)]
+SPEECH = wav(bytes((index * 7) % 256 for index in range(6400)))
+
+# of each task: bodies that a client sends together, and what transformers' own pipeline is given for them
+CASES: dict[str, list[tuple[dict[str, Any], Any, dict[str, Any]]]] = {
+    "text-classification": [
+        ({"text": "tea is ready"}, "tea is ready", {"top_k": 5}),
+        ({"text": "the kettle " * 40}, "the kettle " * 40, {"top_k": 5, "truncation": True}),
+        ({"text": "tea", "text_pair": "milk", "top_k": 1}, {"text": "tea", "text_pair": "milk"}, {"top_k": 1}),
+    ],
+    "token-classification": [
+        ({"text": "the old man"}, "the old man", {"aggregation_strategy": "simple"}),
+        ({"text": "there", "aggregation": "none"}, "there", {"aggregation_strategy": "none"}),
+    ],
+    "fill-mask": [({"text": f"the {MASK} and the dog", "top_k": 3}, f"the {MASK} and the dog", {"top_k": 3})],
+    "feature-extraction": [({"text": "tea"}, "tea", {}), ({"text": "more tea"}, "more tea", {})],
+    "zero-shot-classification": [
+        ({"text": "tea", "labels": ["hot", "cold", "wet"]}, "tea", {"candidate_labels": ["hot", "cold", "wet"]}),
+        (
+            {"text": "tea", "labels": ["hot", "cold"], "multi_label": True},
+            "tea",
+            {"candidate_labels": ["hot", "cold"], "multi_label": True},
+        ),
+    ],
+    "image-classification": [
+        ({"image": png(30, 20)}, png(30, 20), {"top_k": 5}),
+        ({"image": png(8, 50, (3, 200, 9)), "top_k": 2}, png(8, 50, (3, 200, 9)), {"top_k": 2}),
+    ],
+    "image-feature-extraction": [({"image": png(30, 20)}, png(30, 20), {})],
+    "object-detection": [
+        ({"image": png(30, 20), "threshold": 0.1}, png(30, 20), {"threshold": 0.1}),
+        ({"image": png(20, 50), "threshold": 0.1}, png(20, 50), {"threshold": 0.1}),
+    ],
+    "image-segmentation": [({"image": png(30, 20)}, png(30, 20), {})],
+    "depth-estimation": [({"image": png(64, 64)}, png(64, 64), {})],
+    "zero-shot-image-classification": [
+        ({"image": png(30, 20), "labels": ["tea", "milk"]}, png(30, 20), {"candidate_labels": ["tea", "milk"]})
+    ],
+    "automatic-speech-recognition": [
+        ({"audio": SOUND, "sampling_rate": RATE_HZ}, SOUND, {}),
+        ({"audio": base64.b64encode(SPEECH).decode()}, SPEECH, {}),
+        ({"audio": SOUND, "timestamps": "char"}, SOUND, {"return_timestamps": "char"}),
+    ],
+    "audio-classification": [({"audio": SOUND, "top_k": 2}, SOUND, {"top_k": 2})],
+}
+
+
+def folder_of(task: str) -> Path:
+    return tiny_model("bert") if task == "embeddings" else tiny_task(task)
+
+
+@pytest.fixture(params=sorted(TASKS.keys() - {"text-generation"}))
+def task(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def instance(task: str, zygote: Zygote, tmp_path: Path) -> Iterator[Instance]:
+    """A ready instance of the project that `deploy --model` writes for a tiny model of the task."""
+    folder = read_model_folder(str(folder_of(task)))
+    code = app_code("it", choose(folder, task).task, folder)
+    app = write_project(tmp_path / f"model_{task.replace('-', '_')}", code, folder)
+    yield zygote.start(app.parent, weights=folder.path)  # not the links to it: its sandbox ends there
+
+
+def test_every_task_answers_the_example_of_its_warmup(task: str, instance: Instance) -> None:
+    folder = read_model_folder(str(folder_of(task)))
+    example = example_of(TASKS[task], folder)
+    caller = instance.connect()
+    msgspec.convert(caller.call(example), answer_type(task), strict=True)
+    assert instance.ready is not None and instance.ready.boot_ms["warmup"] > 0
+
+
+@pytest.mark.parametrize("task", sorted(CASES))
+def test_answers_are_those_of_transformers(task: str) -> None:
+    handler, reference = loaded(task), pipeline_of(task)
+    items = [msgspec.json.decode(msgspec.json.encode(body), type=item_type(task)) for body, _, _ in CASES[task]]
+    answers = handler.answers(items)
+    for item, (_, given, wanted), answer in zip(items, CASES[task], answers, strict=True):
+        expected = handler.answer(item, reference(native(task, given), **wanted))
+        assert_close(answer, plain(expected))
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("text-classification", {"text": "tea", "top_k": 0}, "$.top_k"),
+    ("token-classification", {"text": ""}, "$.text"),
+    ("fill-mask", {"text": "no mask"}, "$.text"),
+    ("zero-shot-classification", {"text": "tea", "labels": []}, "$.labels"),
+    ("zero-shot-classification", {"text": "tea", "labels": ["a"], "hypothesis": "always"}, "$.hypothesis"),
+    ("image-classification", {"image": base64.b64encode(b"no image").decode()}, "$.image"),
+    ("object-detection", {"image": png(9, 9), "threshold": 2}, "$.threshold"),
+    ("automatic-speech-recognition", {"audio": []}, "$.audio"),
+    ("automatic-speech-recognition", {"audio": SOUND, "language": "fr"}, "$.language"),
+    ("automatic-speech-recognition", {"audio": SOUND, "timestamps": "segment"}, "$.timestamps"),
+]
+
+
+@pytest.mark.parametrize(("task", "wrong", "path"), WRONG)
+def test_an_item_that_is_wrong_is_an_error_of_its_own(task: str, wrong: dict[str, Any], path: str) -> None:
+    good = CASES[task][0][0]
+    kind = item_type(task)
+    items = [msgspec.json.decode(msgspec.json.encode(body), type=kind) for body in (good, wrong, good)]
+    first, error, last = loaded(task).answers(items)
+    assert isinstance(error, InvalidInput)
+    assert error.extra["path"] == path
+    assert not isinstance(first, Exception)
+    assert_close(first, last)
+
+
+_loaded: dict[str, Pipeline] = {}
+_references: dict[str, Any] = {}
+
+
+def loaded(task: str) -> Pipeline:
+    """Return the engine of a task with its tiny model, loaded once."""
+    if task not in _loaded:
+        module, name = TASKS[task].engine
+        _loaded[task] = getattr(importlib.import_module(module), name)()
+        _loaded[task].load(tiny_task(task), "cpu")
+    return _loaded[task]
+
+
+def pipeline_of(task: str) -> Any:
+    """Return transformers' own, made from the folder as it does."""
+    if task not in _references:
+        from transformers import pipeline
+
+        made = _references[task] = pipeline(task, model=str(tiny_task(task)), device="cpu")
+        if made.tokenizer is not None and task == "text-classification":
+            made.tokenizer.model_max_length = 64  # the folder does not say
+    return _references[task]
+
+
+def native(task: str, given: Any) -> Any:
+    """Return what a Python caller of transformers would give it."""
+    if isinstance(given, str) and TASKS[task].sees:
+        return image_of(base64.b64decode(given))
+    if isinstance(given, bytes | list):
+        return {"raw": sound_of(given, None, RATE_HZ), "sampling_rate": RATE_HZ}
+    return given
+
+
+def item_type(task: str) -> Any:
+    return typing.get_args(typing.get_type_hints(type(loaded(task)).__call__)["items"])[0]
+
+
+def answer_type(task: str) -> Any:
+    module, name = TASKS[task].engine
+    handler = getattr(importlib.import_module(module), name).__call__
+    return typing.get_args(typing.get_type_hints(handler)["return"])[0]
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    """Batches add up in another order than single forwards: numbers differ in their last digits."""
+    if isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_close(found[key], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_close(one, other)
+    else:
+        assert found == expected
