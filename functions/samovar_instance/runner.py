@@ -99,6 +99,7 @@ class SyncRunner:
                 fail(mailbox, call, error)
             else:
                 finish(mailbox, call, Kind.RESULT, body)
+                del body  # it may be large, and the next call long in coming
 
 
 class StreamRunner:

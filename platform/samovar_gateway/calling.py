@@ -160,6 +160,16 @@ def abandon(ask: Ask) -> None:
         ask.handle.cancel()
 
 
+def release(ask: Ask) -> None:
+    """Let go of the body and the answer of an ask that was answered: it and its call refer to each other, so that they
+    would stay until the next garbage collection, however large they are."""
+    ask.body, ask.deliver = b"", _forget
+
+
+def _forget(_call: Call | None, _outcome: Outcome) -> None:
+    """Drop an outcome: there is one only."""
+
+
 async def _outcome(ask: Ask, answer: asyncio.Future[Answer]) -> Given:
     try:
         call, outcome = await answer

@@ -26,7 +26,7 @@ from samovar_dispatch.call import Call, Version
 from samovar_dispatch.functions import FunctionEntry
 from samovar_dispatch.stream import ChunkStream
 from samovar_gateway.admission import answer_headers
-from samovar_gateway.calling import Caller, Header, abandon
+from samovar_gateway.calling import Caller, Header, abandon, release
 from samovar_gateway.inference import models, rows
 from samovar_gateway.inference.messages import InferAnswer, InferRequest
 from samovar_gateway.sweep import Receive
@@ -95,6 +95,8 @@ class Inference:
         bodies = self._bodies(ask, request)
         asks = [ask, *(copy(ask) for _ in bodies[1:])]
         given = await self.caller.outcomes(asks, bodies, receive)
+        for one in asks:
+            release(one)
         answers = [_tensors(outcome, manifest) for _, outcome in given]
         outputs = rows.stack(answers) if manifest.batch is not None else answers[0]
         return _answer(ask, given[0][0], given[0][1], models.wanted(outputs, request.outputs))
