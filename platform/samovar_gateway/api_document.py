@@ -28,6 +28,7 @@ from samovar_gateway.jobs.jobs import MAX_LIMIT, QUARANTINED, PurgeBody
 from samovar_gateway.jobs.submit import SubmitBody
 from samovar_gateway.jobs.uploads import UploadBody
 from samovar_gateway.jobs.webhooks import EnableBody, OverlapBody, ReplayBody
+from samovar_gateway.openai import document as openai
 
 OPEN = ("livez", "readyz", "metrics_route", "api_document")  # no key is asked for
 BODIES: Mapping[str, type[msgspec.Struct]] = {
@@ -163,7 +164,7 @@ def document(app: Litestar) -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF, schema_hook=_anything)
     of_body = dict(zip(BODIES, schemas, strict=False))
     of_answer = dict(zip((name for name in answers if _is_json(answers[name])), schemas[len(BODIES) :], strict=True))
-    paths: dict[str, dict[str, Any]] = {"/v1/functions/{name}/invoke": {"post": _invoke()}}
+    paths: dict[str, dict[str, Any]] = {"/v1/functions/{name}/invoke": {"post": _invoke()}, **openai.paths()}
     for path, handler in handlers:
         name = handler.handler_name
         operation = _operation(path, handler, of_body.get(name), of_answer.get(name), answers[name])
@@ -173,7 +174,7 @@ def document(app: Litestar) -> dict[str, Any]:
         "info": {"title": "samovar", "version": "1"},
         "paths": paths,
         "components": {
-            "schemas": {**components, "Problem": _PROBLEM},
+            "schemas": {**components, "Problem": _PROBLEM, openai.ERROR_NAME: openai.ERROR},
             "securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "bearerFormat": "sv_<id>_<secret>"}},
         },
         "security": [{"apiKey": []}],
