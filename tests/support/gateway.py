@@ -101,6 +101,11 @@ class Gateway:
         lines = self.client.get("/metrics").text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((name + "{", name + " ")))
 
+    @property
+    def grpc(self) -> str:
+        """Where it speaks gRPC: host and port."""
+        return (self._run / "gateway.log").read_text().rpartition("serving grpc://")[2].partition("\n")[0]
+
     def close(self) -> None:
         """End the stand-ins and close the clients."""
         self._stack.close()

@@ -207,7 +207,7 @@ def check_wrong_inputs(driver: Driver) -> None:
     driver.rejects("arrays", [driver.input("factor", "FP32", np.ones(1, "f4"))], "^x: the input is missing")
     words = driver.input("text", "BYTES", text())
     driver.rejects("row-vectors", [words], "^text: 0 rows came")
-    driver.rejects("arrays", [x], "sequence_id", 400, sequence_id=7, sequence_start=True)
+    driver.rejects("arrays", [x], "sequence_", 400, sequence_id=7, sequence_start=True)
     driver.rejects("plain-dicts", [x], "cannot be asked by tensors", 400)
 
 

@@ -13,11 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from typing import cast
 
 from samovar_gateway.rpc.frames import GOAWAY, Frames
 from samovar_gateway.server import ACCEPT_TURNS, BACKLOG
 
 log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 5.0
 
 
 class Relay:
@@ -70,8 +73,7 @@ class Outer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open the other side."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)
         if not self._relay.has_room():
             transport.abort()
             return
@@ -82,10 +84,15 @@ class Outer(asyncio.Protocol):
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
+        peer = socket.socket(socket.AF_UNIX)  # made here: uvloop takes no abstract address
+        peer.setblocking(False)
         try:
-            await loop.create_unix_connection(lambda: self.inner, self._relay.path)
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await loop.sock_connect(peer, self._relay.path)
+                await loop.create_unix_connection(lambda: self.inner, sock=peer)
         except OSError as error:
-            log.error("the gRPC server within takes no connection: %s", error)
+            log.error("the gRPC server within takes no connection: %r", error)
+            peer.close()
             self.transport.abort()
 
     def connected(self) -> None:
@@ -130,8 +137,7 @@ class Inner(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Pass on what came meanwhile."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)
         self._outer.connected()
 
     def pass_on(self, data: bytes) -> None:

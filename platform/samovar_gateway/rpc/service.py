@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from samovar.errors import Cancelled
+from samovar.errors import Cancelled, NotFound
 from samovar_gateway.health import what_is_missing
 from samovar_gateway.inference import models, statistics
 from samovar_gateway.inference.core import Inference
@@ -110,7 +110,10 @@ class Service:
         return models.server_metadata()
 
     async def _model_ready(self, exchange: Exchange, request: Any) -> dict[str, Any]:
-        await self._core.find(request.name, request.version, exchange.header)
+        try:
+            await self._core.find(request.name, request.version, exchange.header)
+        except NotFound:
+            return {"ready": False}  # so that clients need not tell an answer from an error
         return {"ready": True}
 
     async def _model_metadata(self, exchange: Exchange, request: Any) -> dict[str, Any]:

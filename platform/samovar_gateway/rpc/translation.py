@@ -132,7 +132,7 @@ def _parsed(cls: Any, message: bytes) -> Any:
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _value(name, one) for name, one in given.items()}
+    return {name: _value(name, one) for name, one in sorted(given.items())}
 
 
 def _value(name: str, parameter: Any) -> Any:
