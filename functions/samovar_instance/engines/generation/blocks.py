@@ -113,10 +113,11 @@ class Blocks:
         table.blocks.clear()
         table.num_tokens = 0
 
-    def forget(self, table: BlockTable) -> None:
-        """Let nobody find the contents of this table's blocks any more."""
+    def forget(self, table: BlockTable) -> list[int]:
+        """Let nobody find the contents of this table any more; return its blocks that no other table has."""
         for block in table.blocks:
             self._drop_key(block)
+        return [block for block in table.blocks if self._num_holders[block] == 1]
 
     def key(self, table: BlockTable, tokens: Sequence[int], index: int) -> bytes:
         """Return the key of the sequence's block `index`, which is full of `tokens`; 16 bytes."""

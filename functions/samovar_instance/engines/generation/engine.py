@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from samovar.errors import DeadlineExceeded
-from samovar.tasks.generation import CONTEXT_EXCEEDED, refusal
 from samovar_instance.engines.generation.blocks import Blocks
-from samovar_instance.engines.generation.contract import EndReason, Sampler, Sequence, Token
+from samovar_instance.engines.generation.contract import Sampler, Sequence, Token
 from samovar_instance.engines.generation.model import Runner
+from samovar_instance.engines.generation.register import Register
 from samovar_instance.engines.generation.scheduler import Limits, Run, Scheduler, Segment
 from samovar_instance.engines.generation.speculation import Proposer, Speculation, states
 
 log = logging.getLogger(__name__)
+
+NO_LIMIT = 1 << 20  # of tokens, for models that say none
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +72,19 @@ class Engine:
             self._speculation = Speculation(
                 proposer, self._blocks, max_drafts=options.max_drafts, max_rows=options.limits.max_step_tokens
             )
-        self._runs: dict[Sequence, Run] = {}
-        self._cancelled: list[Run] = []
+        max_context_tokens = min(num_blocks * size, context_of(model))
+        self._register = Register(self._runner.num_vocabulary, max_context_tokens, self._leave)
         self._num_cached_tokens = 0
-        self._max_context_tokens = min(num_blocks * size, _context_of(model))
 
     @property
     def max_context_tokens(self) -> int:
         """Prompt and generated tokens of one sequence together: by the model and by the cache's size."""
-        return self._max_context_tokens
+        return self._register.max_context_tokens
 
     @property
     def has_work(self) -> bool:
         """Whether `step` has something to do."""
-        return bool(self._runs)
+        return len(self._register) > 0
 
     def stats(self) -> Stats:
         """Return what the engine is doing now."""
@@ -104,43 +104,38 @@ class Engine:
 
     def add(self, sequence: Sequence) -> None:
         """Take a sequence in. Raises: RequestError if it can never fit or has a token the model does not know."""
-        prompt, vocabulary = sequence.prompt, self._runner.num_vocabulary
-        if not prompt:
-            raise refusal("prompt", "prompt is empty: it needs at least one token")
-        if min(prompt) < 0 or max(prompt) >= vocabulary:
-            raise refusal("prompt", f"prompt has a token that the model does not know: it has 0 to {vocabulary - 1}")
-        total = len(prompt) + sequence.max_tokens
-        if sequence.max_tokens < 1 or total > self._max_context_tokens:
-            raise refusal(
-                "max_tokens" if len(prompt) < self._max_context_tokens else "prompt",
-                f"{len(prompt)} tokens of prompt and {sequence.max_tokens} to generate do not fit the context of "
-                f"{self._max_context_tokens}",
-                reason=CONTEXT_EXCEEDED,
-            )
-        run = Run(sequence, [*prompt])
-        self._runs[sequence] = run
-        self._scheduler.add(run)
+        self._scheduler.add(self._register.add(sequence))
 
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence before the next step. Idempotent; of one that ended, nothing."""
-        run = self._runs.get(sequence)
-        if run is not None and run not in self._cancelled:
-            self._cancelled.append(run)
+        self._register.cancel(sequence)
 
     def step(self) -> None:
         """Compute one step and tell the listeners. What goes wrong with one sequence ends that one."""
-        self._end_unwanted(time.monotonic())
+        self._register.end_unwanted(time.monotonic())
         segments = self._scheduler.plan()
-        if not segments:
-            return
-        if self._speculation is not None:
+        if segments and self._speculation is not None:
             segments = self._speculation.drafted(segments)
-        given = self._choose(self._runner.forward(segments), segments)
+        if segments:
+            self._run(segments)
+
+    def _run(self, segments: Row[Segment]) -> None:
+        """Compute segments and tell what they give; if that fails, each alone: it fails for the one it fails with."""
+        try:
+            given = self._choose(self._runner.forward(segments), segments)
+        except Exception as error:
+            if len(segments) == 1:
+                self._tell(segments[0].run, error)
+                return
+            log.exception("a step of %d sequences failed; each is tried alone", len(segments))
+            for segment in segments:
+                self._run([segment])
+            return
         for segment, tokens in zip(segments, given, strict=True):
             self._scheduler.done(segment, segment.num_logits - len(tokens))
         for segment, tokens in zip(segments, given, strict=True):
             for token in tokens:
-                if segment.run.sequence in self._runs:
+                if segment.run in self._register:
                     self._tell(segment.run, token)
 
     def _choose(self, logits: Any, segments: Row[Segment]) -> list[list[Token | Exception]]:
@@ -160,44 +155,18 @@ class Engine:
 
     def _tell(self, run: Run, token: Token | Exception) -> None:
         if isinstance(token, Exception):
-            self._end(run, "failed", token)
-            return
-        sequence = run.sequence
-        run.tokens.append(token.id)
-        sequence.generated.append(token.id)
-        reason: EndReason | None
-        try:
-            reason = sequence.listener.token(token)
-        except Exception as error:  # noqa: BLE001 (whatever a listener raises ends its own sequence)
-            self._end(run, "failed", error)
-            return
-        if reason is None and token.id in sequence.stop_ids:
-            reason = "stop"
-        if reason is None and len(sequence.generated) >= sequence.max_tokens:
-            reason = "length"
-        if reason is not None:
-            self._end(run, reason)
+            # what is not a number would reach whoever gets these blocks next: a weight of 0 times NaN is NaN
+            self._runner.clear(self._blocks.forget(run.table))
+        self._register.tell(run, token)
 
-    def _end_unwanted(self, now_s: float) -> None:
-        for run in self._cancelled:
-            if run.sequence in self._runs:
-                self._end(run, "cancelled")
-        self._cancelled.clear()
-        for run in [run for run in self._scheduler.all_runs() if run.sequence.deadline_s <= now_s]:
-            self._end(run, "failed", DeadlineExceeded("the deadline passed while tokens were generated"))
-
-    def _end(self, run: Run, reason: EndReason, error: Exception | None = None) -> None:
-        del self._runs[run.sequence]
+    def _leave(self, run: Run) -> None:
         self._scheduler.remove(run)
         if self._speculation is not None:
             self._speculation.forget(run)
         self._num_cached_tokens += run.sequence.num_cached
-        try:
-            run.sequence.listener.ended(reason, error)
-        except Exception:
-            log.exception("a listener failed at the end of its sequence")
 
 
-def _context_of(model: Any) -> int:
+def context_of(model: Any) -> int:
+    """Return how many tokens the model was made for."""
     config = model.config.get_text_config(decoder=True)
-    return int(getattr(config, "max_position_embeddings", 1 << 20))
+    return int(getattr(config, "max_position_embeddings", None) or NO_LIMIT)

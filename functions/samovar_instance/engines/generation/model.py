@@ -1,7 +1,7 @@
 """One forward of many sequences: tokens in a row, attention by `attention.py`, logits where they are wanted.
 
-A model is taken by trial: it says by itself what its layers store, and its logits over the paged cache have to be those
-of its own attention, else `Unsupported` says why. This module does not know how steps are made up.
+A model is taken by trial: its layers say by themselves what they store, and its logits over a small paged cache have to
+be those of its own attention, else `Unsupported` says why. This module does not know who is scheduled when.
 """
 
 from __future__ import annotations
@@ -15,9 +15,16 @@ from torch import Tensor
 
 from samovar_instance.engines.generation import attention
 from samovar_instance.engines.generation.attention import Part, Probe, Step
-from samovar_instance.engines.generation.cache import LayerShape, allocate
+from samovar_instance.engines.generation.blocks import BlockTable
+from samovar_instance.engines.generation.cache import LayerCache, LayerShape, allocate
+from samovar_instance.engines.generation.contract import Sequence
 from samovar_instance.engines.generation.layout import Layout
-from samovar_instance.engines.generation.scheduler import Segment
+from samovar_instance.engines.generation.scheduler import Run, Segment
+
+LAYER_TYPES = {"full_attention", "sliding_attention"}
+TRIAL_TOKENS = 24
+TRIAL_TOLERANCE = 0.02  # of the logits' own spread; a layer that attends in another way is off by more than all of it
+HALF_TOLERANCE = 0.3
 
 
 class Unsupported(Exception):
@@ -28,14 +35,23 @@ class Runner:
     """A model and its cache. `allocate` comes before `forward`."""
 
     def __init__(self, model: Any) -> None:
-        """Learn what the model's layers store. Raises: Unsupported."""
+        """Take the model over: it attends over pages from now on. Raises: Unsupported, the model as it was."""
         self.model = model
         self.device = str(model.device)
         self.num_vocabulary: int = model.get_input_embeddings().num_embeddings
         self._block_tokens = 0
-        self._layers: dict[int, Any] = {}
-        model.set_attn_implementation(attention.NAME)
-        self.shapes = self._probe()
+        self._layers: dict[int, LayerCache] = {}
+        unknown = set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - LAYER_TYPES
+        if unknown or model.config.is_encoder_decoder:
+            raise Unsupported(f"it has layers of the type {', '.join(sorted(unknown)) or 'encoder'}")
+        own = model.config._attn_implementation
+        try:
+            self.shapes = self._try(own)
+        except Exception as error:
+            model.set_attn_implementation(own)
+            raise (
+                error if isinstance(error, Unsupported) else Unsupported(f"{type(error).__name__}: {error}")
+            ) from error
 
     @property
     def token_bytes(self) -> int:
@@ -70,8 +86,9 @@ class Runner:
     @torch.inference_mode()
     def clear(self, blocks: list[int]) -> None:
         """Make the contents of blocks zero."""
+        places = torch.tensor(blocks, dtype=torch.int64, device=self.device) + 1  # the first one is the padding's
         for layer in self._layers.values():
-            layer.clear(torch.tensor(blocks, dtype=torch.int64, device=self.device))
+            layer.clear(places)
 
     def _logits(self, tokens: Tensor, positions: Tensor, rows: Tensor, step: Step | Probe) -> Tensor:
         out = self.model(
@@ -85,8 +102,36 @@ class Runner:
         return logits
 
     @torch.inference_mode()
-    def _probe(self) -> dict[int, LayerShape]:
+    def _try(self, own: str) -> dict[int, LayerShape]:
+        """Return what the layers store, once two steps over a paged cache gave the logits of one plain forward."""
+        places = torch.arange(TRIAL_TOKENS, device=self.device)
+        tokens = places % self.num_vocabulary
+        last = TRIAL_TOKENS - 1
+        plain = self.model(input_ids=tokens[None], use_cache=False).logits[0, -2:].float()
+        self.model.set_attn_implementation(attention.NAME)
         probe = Probe()
-        places = torch.arange(3, device=self.device)
-        self._logits(places, places, places[-1:], probe)
+        self._logits(tokens, places, places[-1:], probe)
+        self.shapes = probe.shapes
+        if not probe.shapes:
+            raise Unsupported("its layers do not ask the registry for attention")
+        self.allocate(2 * TRIAL_TOKENS, 1)
+        chunked = Run(_NOBODY, tokens.tolist(), BlockTable([*range(TRIAL_TOKENS)]))
+        decoded = Run(_NOBODY, tokens.tolist(), BlockTable([*range(2 * TRIAL_TOKENS - 1, last, -1)]))
+        self.forward([Segment(chunked, 0, 8, 0), Segment(decoded, 0, last, 0)])
+        paged = self.forward([Segment(chunked, 8, last - 8, 1), Segment(decoded, last, 1, 1)])
+        self._layers = {}
+        error = float((paged - plain).abs().max() / plain.std())
+        if error > _tolerance(self.model):
+            raise Unsupported(f"its logits over pages differ from its own by {error:.2g} of their spread")
         return probe.shapes
+
+
+_NOBODY = Sequence(prompt=[], max_tokens=1, sampling=None, listener=None)  # type: ignore[arg-type]
+
+
+def _tolerance(model: Any) -> float:
+    """Return how far logits may be off: models in few bits round by whatever else is in the step."""
+    is_quantized = any(type(module).__module__.startswith(("torch.ao", "torchao")) for module in model.modules())
+    if is_quantized:
+        return float("inf")
+    return TRIAL_TOLERANCE if model.dtype == torch.float32 else HALF_TOLERANCE
