@@ -172,8 +172,15 @@ def _cut_top_p(probs: Tensor, states: Row[SamplingState]) -> Tensor:
     """Keep the likeliest tokens of each row, as few as come to top_p."""
     shares = _column([state.top_p for state in states], probs)
     values, ids = probs.topk(min(NUCLEUS_TRY, probs.shape[-1]), dim=-1)
-    if values.shape != probs.shape and bool((values.sum(dim=-1, keepdim=True) < shares).any()):
-        values, ids = probs.sort(dim=-1, descending=True)
+    kept = _nucleus(probs, shares, values, ids)
+    is_flat = values.sum(dim=-1) < shares[:, 0]
+    if values.shape != probs.shape and bool(is_flat.any()):
+        kept[is_flat] = _nucleus(probs[is_flat], shares[is_flat], *probs[is_flat].sort(dim=-1, descending=True))
+    return kept
+
+
+def _nucleus(probs: Tensor, shares: Tensor, values: Tensor, ids: Tensor) -> Tensor:
+    """Return probs with all but the nucleus zero. values, ids: the likeliest tokens of each row, likeliest first."""
     before = values.double().cumsum(dim=-1) - values
     return torch.zeros_like(probs).scatter_(1, ids, values.masked_fill(before >= shares, 0.0))
 
