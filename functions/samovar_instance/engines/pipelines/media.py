@@ -85,7 +85,7 @@ def _wav(data: bytes) -> tuple[np.ndarray[Any, Any], int]:
             width, channels, rate_hz = file.getsampwidth(), file.getnchannels(), file.getframerate()
             frames = file.readframes(file.getnframes())
     except (wave.Error, EOFError, ValueError, RuntimeError) as error:
-        raise _invalid("audio", f"no WAV file of whole numbers (PCM): {error or 'it ends too soon'}") from None
+        raise _invalid("audio", f"no WAV file of whole numbers (PCM): {str(error) or 'it ends too soon'}") from None
     raw = np.frombuffer(frames[: len(frames) // (width * channels) * width * channels], np.uint8).reshape(-1, width)
     if width == 1:
         numbers = raw[:, 0].astype(np.float32) - 128
