@@ -84,10 +84,10 @@ def paged_attention(
     Args:
         query: [1, heads, tokens, dim]; key, value: [1, key heads, tokens, dim], of this step's tokens.
         attention_mask: None. scaling, softcap: of scores. sliding_window: tokens a row sees, itself included.
-        keywords: KEYWORD, the Step or Probe.
+        keywords: KEYWORD, the Step; a Probe or nothing, if all tokens are one sequence without a past.
     Returns: [1, tokens, heads, dim], and no weights.
     """
-    step: Step | Probe = keywords[KEYWORD]
+    step: Step | Probe = keywords.get(KEYWORD) or Probe()
     layer: int = cast(Any, module).layer_idx
     rule = _Rule(scaling, sliding_window, softcap)
     if isinstance(step, Probe):
