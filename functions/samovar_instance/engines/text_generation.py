@@ -19,7 +19,8 @@ from samovar.context import Context
 from samovar.tasks.generation import GenerationInput, GenerationOutput
 from samovar.torch import load_pretrained
 from samovar_instance.engines.generation.contract import EndReason, GenerationEngine, Sequence, Token
-from samovar_instance.engines.generation.engine import Engine, Options
+from samovar_instance.engines.generation.engine import Options
+from samovar_instance.engines.generation.plain import engine_for
 from samovar_instance.engines.generation.planning import Limits, Planner
 from samovar_instance.engines.generation.sampling import TokenSampler
 from samovar_instance.engines.generation.sampling_state import SamplingState
@@ -57,7 +58,7 @@ class TextGenerator:
 
     def make_engine(self, model: Any) -> GenerationEngine:
         """Return a new engine for the model, by the options."""
-        return Engine(
+        return engine_for(
             model,
             TokenSampler(),
             Options(
