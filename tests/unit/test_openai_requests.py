@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
@@ -295,3 +296,13 @@ def test_whatever_is_sent_is_understood_or_refused_by_a_name(
         assert error.extra["param"]
     else:
         assert isinstance(asked, vectors.Wanted) or asked.bodies()
+
+
+def test_the_docs_name_every_field() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "openai.md").read_text()
+    for names, rules in (
+        (fields.CHAT, fields.CHAT_RULES),
+        (fields.COMPLETION, fields.COMPLETION_RULES),
+        (fields.EMBEDDING, fields.EMBEDDING_RULES),
+    ):
+        assert [name for name in sorted(names | rules.keys()) if f"`{name}`" not in text] == []
