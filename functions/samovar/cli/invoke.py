@@ -19,33 +19,43 @@ if TYPE_CHECKING:
     from samovar.transport import Priority
 
 
+_JSON_HELP = "The input, as JSON. Without a value: print JSON; may be given in both ways."
 _SAID = {"samovar-fallback": "fallback:", "cache-status": "cache:", "age": "age in seconds:"}
 
 
 @click.command()
 @click.argument("name")
-@click.option("--json", "data", metavar="JSON", help="The input, as JSON.")
+@click.option("--json", "given", multiple=True, is_flag=False, flag_value="", metavar="[JSON]", help=_JSON_HELP)
 @click.option("--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file with the input.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), help="Deadline in seconds.")
 @click.option("--priority", type=click.Choice(["high", "normal", "low"]), help="Who waits behind whom in a queue.")
+@click.option("-N", "--events", is_flag=True, help="Show what it tells meanwhile: waiting, progress, log, each output.")
 @click.option("-v", "--verbose", is_flag=True, help="Show who answered and where the time went.")
 @verb(json_flag=False)
 def invoke(
     session: Session,
     name: str,
-    data: str | None,
+    given: tuple[str, ...],
     file: Path | None,
     timeout_s: float | None,
     priority: Priority | None,
+    events: bool,
     verbose: bool,
 ) -> None:
     """Call the function NAME with --json, --file or stdin, and print its answer.
 
-    Pretty on a terminal, the function's own bytes in a pipe; a stream is printed line by line as it arrives.
+    Pretty on a terminal, the function's own bytes in a pipe; a stream is printed line by line as it arrives. --json
+    without a value, last, prints errors (and with --events everything) as JSON.
     """
     from samovar.transport import invoke_path, terms
 
-    body = _body(data, file)
+    session.as_json = "" in given
+    body = _body([text for text in given if text], file)
+    if events:
+        from samovar.cli.invoke_events import show_events
+
+        show_events(session, name, body, timeout_s, priority, verbose)
+        return
     with session.client.lines("POST", invoke_path(name), body, **terms(timeout_s, priority)) as (response, lines):
         if response.headers.get("content-type", "").startswith("application/x-ndjson"):
             _print_stream(lines)
@@ -55,11 +65,11 @@ def invoke(
         _print_receipt(name, response)
 
 
-def _body(data: str | None, file: Path | None) -> bytes:
-    if data is not None and file is not None:
-        raise click.UsageError("give --json or --file, not both")
-    if data is not None:
-        return data.encode()
+def _body(given: list[str], file: Path | None) -> bytes:
+    if len(given) + (file is not None) > 1:
+        raise click.UsageError("give --json or --file, not both, and one of it")
+    if given:
+        return given[0].encode()
     if file is not None:
         return file.read_bytes()
     return b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()

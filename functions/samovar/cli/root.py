@@ -15,6 +15,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "ls": ("samovar.cli.show:ls", "List functions"),
     "ps": ("samovar.cli.show:ps", "List instances"),
     "invoke": ("samovar.cli.invoke:invoke", "Call a function"),
+    "chat": ("samovar.cli.chat:chat", "Talk with a function that generates text"),
     "logs": ("samovar.cli.logs:logs", "Show what a function printed, or its calls"),
     "jobs": ("samovar.cli.jobs:jobs", "Queue work, and look after it"),
     "cron": ("samovar.cli.cron:cron", "Queue work by the clock"),
