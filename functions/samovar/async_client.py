@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import random
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Unpack
 from urllib.parse import urlsplit
@@ -225,7 +225,7 @@ class AsyncFunction:
         timeout_s: float | None = None,
         priority: Priority | None = None,
         resume_s: float | None = None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Yield everything a call tells, as it comes; as `Function.events`. To stop reading, close it (`aclosing`)."""
         course = Course(terms(timeout_s, priority)["headers"], resume_s)
         return read_events_async(self._client, invoke_path(self.name), dump(value), course)

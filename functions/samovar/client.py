@@ -17,7 +17,7 @@ import contextlib
 import itertools
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Unpack
 from urllib.parse import urlsplit
@@ -259,7 +259,7 @@ class Function:
         timeout_s: float | None = None,
         priority: Priority | None = None,
         resume_s: float | None = None,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """Yield everything a call tells, as it comes, of any function: see `samovar.events`. To stop reading ends it.
 
         Args: resume_s: a lost connection is made up for within so many seconds (1 to 60), without a gap or a

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from typing import TYPE_CHECKING
 
 import httpx
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FAREWELL_S = 5.0
 
 
-def read_events(client: Client, path: str, body: bytes, course: Course) -> Iterator[Event]:
+def read_events(client: Client, path: str, body: bytes, course: Course) -> Generator[Event, None, None]:
     """Yield the events of a call up to its end. Raises: what it came to; ConnectError when a connection was lost."""
     try:
         while not course.is_over:
@@ -60,7 +60,7 @@ def _one_connection(client: Client, path: str, body: bytes, course: Course) -> I
         raise course.broken()
 
 
-async def read_events_async(client: AsyncClient, path: str, body: bytes, course: Course) -> AsyncIterator[Event]:
+async def read_events_async(client: AsyncClient, path: str, body: bytes, course: Course) -> AsyncGenerator[Event, None]:
     """`read_events` for asyncio."""
     try:
         while not course.is_over:

@@ -187,7 +187,7 @@ class Talk:
 
         write = _writer(self._session.as_json)
         events = self._function.events(request, timeout_s=self._timeout_s, resume_s=RESUME_S)
-        with contextlib.closing(events):  # type: ignore[type-var]  # a generator
+        with contextlib.closing(events):
             try:
                 for event in events:
                     if isinstance(event, Waiting) and not reply.text:
