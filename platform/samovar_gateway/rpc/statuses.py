@@ -17,6 +17,7 @@ from samovar.errors import (
     Conflict,
     ConnectError,
     DeadlineExceeded,
+    DeployRefused,
     Forbidden,
     FunctionError,
     HeadTooLarge,
@@ -32,9 +33,11 @@ from samovar.errors import (
     RateLimited,
     RequestError,
     SamovarError,
+    StreamGone,
     Unauthenticated,
     Unavailable,
     UnsupportedEncoding,
+    WebhookRefused,
 )
 
 Metadata = tuple[tuple[str, str], ...]
@@ -45,6 +48,7 @@ STATUSES: dict[type[SamovarError], StatusCode] = {
     Unauthenticated: StatusCode.UNAUTHENTICATED,
     Forbidden: StatusCode.PERMISSION_DENIED,
     NotFound: StatusCode.NOT_FOUND,
+    StreamGone: StatusCode.NOT_FOUND,
     MethodNotAllowed: StatusCode.UNIMPLEMENTED,
     ClientTooSlow: StatusCode.DEADLINE_EXCEEDED,
     Conflict: StatusCode.FAILED_PRECONDITION,
@@ -53,6 +57,8 @@ STATUSES: dict[type[SamovarError], StatusCode] = {
     IdempotencyRunning: StatusCode.ABORTED,
     IdempotencyReused: StatusCode.INVALID_ARGUMENT,
     InvalidInput: StatusCode.INVALID_ARGUMENT,
+    DeployRefused: StatusCode.INVALID_ARGUMENT,
+    WebhookRefused: StatusCode.INVALID_ARGUMENT,
     BodyTooLarge: StatusCode.RESOURCE_EXHAUSTED,
     HeadTooLarge: StatusCode.RESOURCE_EXHAUSTED,
     UnsupportedEncoding: StatusCode.UNIMPLEMENTED,
