@@ -6,8 +6,7 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ import pytest
 
 import samovar
 from samovar import errors
-from support.platform import Platform, environment
+from support.journeys import Run
+from support.platform import Platform
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -30,29 +30,6 @@ class Steps:
     def __call__(self) -> dict[str, int]:
         return {"v": 3}
 """
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def run(platform: Platform, tmp_path: Path) -> Run:
-    """Run `samovar ARGUMENTS` in an empty folder; the platform is found through its data folder alone."""
-
-    def samovar_(*arguments: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
-        environ = environment(SAMOVAR_DATA_DIR=str(platform.data_dir), XDG_CACHE_HOME=str(tmp_path / "cache"))
-        done = subprocess.run(
-            [sys.executable, "-m", "samovar.cli", *arguments],
-            cwd=tmp_path,
-            env=environ,
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert not ok or done.returncode == 0, done.stderr
-        return done
-
-    return samovar_
 
 
 @pytest.fixture

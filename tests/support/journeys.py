@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,6 +16,7 @@ from samovar.client import Client
 from support.platform import Platform
 from support.waiting import wait_until
 
+Run = Callable[..., subprocess.CompletedProcess[str]]  # of one `samovar ARGUMENTS`
 FUNCTIONS = Path(__file__).parents[1] / "functions"
 INVOKE_TIMEOUT_S = 60.0
 

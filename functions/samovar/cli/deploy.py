@@ -173,6 +173,7 @@ def _emit_deployed(
         "name": deployed.name,
         "version": deployed.version,
         "url": deployed.url,
+        "task": package.manifest.task,
         "num_blobs": len(package.sources),
         "num_uploaded": num_uploaded,
         "uploaded_bytes": num_bytes,

@@ -1,0 +1,95 @@
+"""A folder of weights becomes an endpoint without a line of code, for the command line and for OpenAI's own client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from support.journeys import Caller, Run
+from support.platform import Platform
+from support.tiny_models import tiny_model
+from support.tiny_tasks import png, tiny_task
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def openai(platform: Platform) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{platform.url}/v1", api_key=platform.admin_key, timeout=60) as client:
+        yield client
+
+
+def test_a_model_that_chats(run: Run, openai: OpenAI) -> None:
+    folder = str(tiny_model("llama"))
+    deployed = run("deploy", "--model", folder, "--name", "tiny-chat", "--max-running", "8", "--cache-gib", "0.05")
+    assert "tiny-chat@1 is live" in deployed.stdout
+    assert "task text-generation: its config.json says LlamaForCausalLM" in deployed.stderr
+
+    messages: Any = [{"role": "user", "content": "the cat and"}]
+    terms: dict[str, Any] = {"model": "tiny-chat", "messages": messages, "max_tokens": 8, "seed": 4}
+    chunks = list(openai.chat.completions.create(**terms, stream=True))
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    whole = openai.chat.completions.create(**terms)
+    assert whole.choices[0].message.content == streamed
+    assert whole.usage is not None and 0 < whole.usage.completion_tokens <= 8
+
+    invoked = run("invoke", "tiny-chat", "--json", json.dumps({"messages": messages, "max_tokens": 8, "seed": 4}))
+    pieces = [json.loads(line) for line in invoked.stdout.splitlines()]
+    assert "".join(piece.get("text", "") for piece in pieces) == streamed
+    assert pieces[-1]["usage"]["completion_tokens"] == whole.usage.completion_tokens
+
+    refused = run("invoke", "tiny-chat", "--json", '{"prompt": ""}', ok=False)
+    assert "prompt is empty" in refused.stderr
+
+
+def test_a_model_that_embeds(run: Run, openai: OpenAI) -> None:
+    deployed = json.loads(run("deploy", "--model", str(tiny_model("bert")), "--name", "tiny-embed", "--json").stdout)
+    assert (deployed["version"], deployed["task"]) == (1, "embeddings")
+    found = openai.embeddings.create(model="tiny-embed", input=["the cat", "and the dog"])
+    assert [len(one.embedding) for one in found.data] == [64, 64]
+    assert found.usage.prompt_tokens > 2
+
+
+def test_a_model_that_sees_and_its_code_to_go_on_with(run: Run, caller: Caller, tmp_path: Path) -> None:
+    folder = str(tiny_task("image-classification"))
+    planned = json.loads(run("deploy", "--model", folder, "--name", "tiny-eye", "--dry-run", "--json").stdout)
+    assert {row["file"] for row in planned["blobs"]} == {
+        "code", "config.json", "model.safetensors", "preprocessor_config.json",
+    }  # fmt: skip
+    run("deploy", "--model", folder, "--name", "tiny-eye")
+    labels = caller.answer("tiny-eye", {"image": png(20, 30), "top_k": 2})
+    assert len(labels) == 2 and labels[0]["score"] >= labels[1]["score"]
+    wrong = caller.invoke("tiny-eye", {"image": "bm90IGFuIGltYWdl"})
+    assert (wrong.status_code, wrong.json()["path"]) == (422, "$.image")
+
+    run("deploy", "--model", folder, "--name", "tiny-eye", "--eject", "mine")
+    assert (tmp_path / "mine" / "app.py").read_text() == run(
+        "deploy", "--model", folder, "--name", "tiny-eye", "--print-code"
+    ).stdout
+    again = json.loads(run("deploy", "mine/app.py", "--json").stdout)
+    assert (again["version"], again["num_uploaded"]) == (2, 0), "it is what was deployed before, to the byte"
+
+
+REFUSED = [
+    (["--model", "org/no-such-model"], 6, "nothing is fetched from there"),
+    (["--model", "{bert}", "--task", "text-generation"], 6, "not made for text-generation"),
+    (["--model", "{bert}", "--task", "chess"], 6, "there is no task 'chess'; there are"),
+    (["--model", "{bert}", "--name", "Not A Name"], 6, "function name 'Not A Name'"),
+    (["--model", "{bert}", "--max-running", "3"], 2, "--max-running means nothing for embeddings"),
+    (["--model", "{bert}", "app.py"], 2, "give FILE, or --model FOLDER"),
+    (["app.py", "--max-instances", "3"], 2, "--max-instances is for --model FOLDER"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "text"), REFUSED)
+def test_what_cannot_be_is_refused_before_anything_goes_up(
+    run: Run, arguments: list[str], code: int, text: str
+) -> None:
+    bert = str(tiny_model("bert"))
+    done = run("deploy", *(argument.replace("{bert}", bert) for argument in arguments), ok=False)
+    assert (done.returncode, text in done.stderr) == (code, True), done.stderr
