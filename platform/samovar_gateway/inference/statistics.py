@@ -1,4 +1,4 @@
-"""What a version's counters are in the words of the statistics extension. Pure.
+"""What a version's counters are in the words of the statistics extension.
 
 Times are of all calls that ended, failed ones included, as this gateway saw them; each row of a request is a call.
 """
