@@ -7,6 +7,7 @@
 - A sequence is admitted when the blocks for all its tokens are free, with one to grow for each that runs.
 - When a sequence that decodes needs a block and none is free, the one admitted last gives way. The one admitted first
   never does, so something always finishes.
+- A tenant with nothing running does not wait for another one's second sequence: that one gives way.
 - Whose prompt is next: the tenant's that was served the fewest tokens. Who comes back from idling starts level with the
   least served one, so nobody saves up (virtual token counter, Sheng et al. 2024).
 - A prompt whose next block is being computed for another one waits a step and finds it in the cache.
@@ -16,7 +17,7 @@ This module knows no clock, tensors or models.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
@@ -130,6 +131,7 @@ class Scheduler:
 
     def plan(self) -> list[Segment]:
         """Return what the next step computes; blocks for it are in the tables. Empty = no work."""
+        self._make_way()
         segments = self._decodes()
         budget = self.limits.prompt_budget(len(segments))
         promised: set[bytes] = set()
@@ -173,9 +175,25 @@ class Scheduler:
             candidates = [run for run in chain(prefilling, heads) if run not in tried]
             if not candidates:
                 return
-            run = min(candidates, key=lambda run: (self._served[run.sequence.tenant], not run.is_running, run.number))
+            run = min(candidates, key=self._rank)
             tried.add(run)
             yield run
+
+    def _rank(self, run: Run) -> tuple[bool, int, bool, int]:
+        tenant = run.sequence.tenant
+        is_served = any(other.sequence.tenant == tenant for other in self.running)
+        return is_served, self._served[tenant], not run.is_running, run.number
+
+    def _make_way(self) -> None:
+        """Let the last of a tenant's several sequences give way to the first of one that has none."""
+        counts = Counter(run.sequence.tenant for run in self.running)
+        for head in [queue[0] for tenant, queue in self._waiting.items() if tenant not in counts]:
+            while not self._can_admit(head):
+                tenant, count = counts.most_common(1)[0]
+                if count < 2:
+                    return
+                self._preempt(next(run for run in reversed(self.running) if run.sequence.tenant == tenant))
+                counts[tenant] -= 1
 
     def _chunk(self, run: Run, budget: int, promised: set[bytes], *, may_preempt: bool) -> Segment | None:
         """Return the next piece of a prompt, None if it has to wait for blocks or for another's."""
