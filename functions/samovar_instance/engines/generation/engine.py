@@ -33,7 +33,7 @@ class Options:
     block_tokens: int = 16
     shares_prefixes: bool = True
     limits: Limits = field(default_factory=Limits)
-    max_drafts: int = 5
+    max_drafts: int = 15
 
 
 @dataclass(frozen=True, slots=True)
