@@ -27,6 +27,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 NAMES = (
     "cold_start",
     "overhead",
+    "streaming",
     "peers",
     "batching",
     "encoder",

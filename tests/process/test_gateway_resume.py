@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,14 +17,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import samovar
+from samovar.errors import ConnectError, FunctionNotFound, FunctionRaised
+from samovar.events import Done, Log, Output
 from samovar.spec import Limits
 from samovar_storage.embedded import EmbeddedSeaweed, EmbeddedValkey
 from samovar_storage.objects import ObjectStore
+from support.cutting_proxy import cutting_proxy
 from support.folders import short_folder
-from support.gateway import FakeInstance, Gateway, running_gateway
+from support.gateway import ADMIN_KEY, FakeInstance, Gateway, running_gateway
 from support.processes import running
 from support.stores import Stores, stores_for_a_test
-from support.waiting import wait_until
+from support.waiting import wait_until, wait_until_async
 
 pytestmark = pytest.mark.process
 
@@ -346,6 +350,72 @@ def test_redis_restarts_while_a_stream_is_read_elsewhere(pair: Pair) -> None:
         for block in waiting:
             enter(part, block)
     assert part.outputs == [*range(200)] and part.end == "done"
+
+
+# ---- the Python client ---------------------------------------------------------------------------------------------
+
+CUTS = (700, 300, 1000, 480, 650)  # bytes of an answer, its head included: within heads, between and within events
+
+
+def test_the_client_makes_up_for_lost_connections_by_itself(pair: Pair) -> None:
+    pair.deploy("client")
+    urls = [gateway.url for gateway in pair.gateways]
+    with cutting_proxy(urls, CUTS) as proxy, samovar.Client(proxy.url, ADMIN_KEY) as client:
+        told = [*client.function("client").events({"stream": 40, "say": "tea"}, resume_s=20)]
+        assert proxy.num_connections > len(CUTS)
+    assert [event.value["n"] for event in told if isinstance(event, Output)] == [*range(40)]
+    assert [event.line for event in told if isinstance(event, Log)] == ["tea", *(f"tea {n}" for n in range(40))]
+    assert isinstance(told[-1], Done) and told[-1].num_outputs == 40 and told[-1].headers["samovar-version"] == "1"
+
+
+async def test_the_async_client_does_so_too_and_raises_the_error_of_the_call(pair: Pair) -> None:
+    pair.deploy("aclient")
+    urls = [gateway.url for gateway in pair.gateways]
+    with cutting_proxy(urls, CUTS) as proxy:
+        async with samovar.AsyncClient(proxy.url, ADMIN_KEY) as client:
+            told = []
+            with pytest.raises(FunctionRaised, match="tea spilt"):
+                async for event in client.function("aclient").events({"stream": 40, "raise_at": 25}, resume_s=20):
+                    told.append(event)
+    assert [event.value["n"] for event in told if isinstance(event, Output)] == [*range(25)]
+
+
+def test_without_resume_a_lost_connection_is_an_error(pair: Pair) -> None:
+    pair.deploy("lost")
+    with cutting_proxy([pair.gateways[0].url], [700]) as proxy, samovar.Client(proxy.url, ADMIN_KEY) as client:
+        events = client.function("lost").events({"stream": 1000, "pause_s": 0.01})
+        with pytest.raises(ConnectError):
+            list(events)
+        assert proxy.num_connections == 1
+    wait_until(lambda: _cancelled(pair.gateways[0], "lost") == 1)
+
+
+@pytest.mark.parametrize("resume_s", [None, 60.0])
+def test_to_stop_reading_ends_the_call(pair: Pair, resume_s: float | None) -> None:
+    name = f"stopped-{resume_s is None}".lower()
+    pair.deploy(name)
+    with samovar.Client(pair.gateways[0].url, ADMIN_KEY) as client:
+        events = client.function(name).events({"stream": 1000, "pause_s": 0.05}, resume_s=resume_s)
+        assert isinstance(next(events), Output)
+        events.close()
+        wait_until(lambda: _cancelled(pair.gateways[0], name) == 1)
+
+
+async def test_to_close_an_async_iterator_ends_the_call(pair: Pair) -> None:
+    pair.deploy("astopped")
+    async with samovar.AsyncClient(pair.gateways[0].url, ADMIN_KEY) as client:
+        events = client.function("astopped").events({"stream": 1000, "pause_s": 0.05}, resume_s=60)
+        async with aclosing(events):
+            assert isinstance(await anext(events), Output)
+        await wait_until_async(lambda: _cancelled(pair.gateways[0], "astopped") == 1)
+
+
+def test_refusals_are_raised_before_the_first_event(pair: Pair) -> None:
+    with samovar.Client(pair.gateways[0].url, ADMIN_KEY) as client:
+        with pytest.raises(FunctionNotFound):
+            next(client.function("nobody").events({}, resume_s=20))
+        with pytest.raises(ValueError, match="1 to 60"):
+            client.function("nobody").events({}, resume_s=100)
 
 
 def _answers(gateway: Gateway, name: str) -> bool:
