@@ -89,5 +89,11 @@ def test_every_example_can_be_deployed(example: str, name: str, handler: str) ->
     assert bool(draft.weights) == (example == "minilm")
 
 
+def test_minilm_is_a_model_of_texts_and_vectors() -> None:
+    manifest = inspect(str(EXAMPLES / "minilm" / "app.py")).manifest
+    found = [(one.name, one.datatype, one.shape) for one in manifest.inputs + manifest.outputs]
+    assert found == [("text", "BYTES", [-1]), ("embedding", "FP32", [-1, 384]), ("num_tokens", "INT64", [-1])]
+
+
 def test_minilm_gives_the_numbers_of_transformers() -> None:
     assert in_a_process(COMPARE, EXAMPLES / "minilm") == [True, 384]

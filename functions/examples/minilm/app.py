@@ -56,4 +56,6 @@ class MiniLM:
         hidden = self.net(input_ids=ids, attention_mask=mask).last_hidden_state
         pooled = (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
         unit = torch.nn.functional.normalize(pooled, dim=1)
-        return [{"embedding": numbers, "num_tokens": len(row)} for numbers, row in zip(unit.tolist(), rows, strict=True)]
+        return [
+            {"embedding": numbers, "num_tokens": len(row)} for numbers, row in zip(unit.tolist(), rows, strict=True)
+        ]
