@@ -92,7 +92,7 @@ def describe(cls: type[Settings]) -> list[tuple[str, str, str]]:
     for field in msgspec.structs.fields(cls):
         default = field.default if field.default is not msgspec.NODEFAULT else "required"
         meta = next((m for m in getattr(field.type, "__metadata__", ()) if isinstance(m, msgspec.Meta)), None)
-        shown = default.reveal() if isinstance(default, Secret) else str(default)
+        shown = default.reveal() if isinstance(default, Secret) else "" if default is None else str(default)
         rows.append((PREFIX + field.name.upper(), shown, (meta.description or "") if meta else ""))
     return rows
 

@@ -11,6 +11,12 @@ from samovar_storage.jobs.webhook_urls import WebhookAllow
 from samovar_storage.settings import RequestLogSettings
 
 NO_PORT = -1
+GrpcPort = Annotated[
+    Annotated[int, Meta(ge=NO_PORT, le=65535)] | None,
+    Meta(
+        description="Port of gRPC; 0 picks a free one, -1 is for none; default the one after `port`, free where it is"
+    ),
+]
 LATEST_OPENING_S = 30.0  # a gateway that is not ready by then takes connections all the same, and says why
 
 
@@ -19,14 +25,7 @@ class GatewaySettings(RequestLogSettings, frozen=True, kw_only=True):
 
     host: Annotated[str, Meta(description="Address the gateway listens on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port of the gateway; 0 picks a free one")] = 8080
-    grpc_port: Annotated[
-        int | None,
-        Meta(
-            ge=-1,
-            le=65535,
-            description="Port of gRPC; 0 picks a free one, -1 is for none; default the one after `port`, or a free one",
-        ),
-    ] = None
+    grpc_port: GrpcPort = None
     admin_key: Annotated[
         Secret, Meta(description="An admin API key (sv_<id>_<secret>) that is registered at start; empty for none")
     ] = Secret("")

@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from samovar.settings import Secret
+from samovar_gateway.settings import GrpcPort
 from samovar_storage.settings import StoreSettings
 
 
@@ -21,14 +22,7 @@ class UpSettings(StoreSettings, frozen=True, kw_only=True):
     ] = ""
     host: Annotated[str, Meta(description="Address the gateway listens on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port the gateway listens on; 0 picks a free one")] = 8080
-    grpc_port: Annotated[
-        int | None,
-        Meta(
-            ge=-1,
-            le=65535,
-            description="Port of gRPC; 0 picks a free one, -1 is for none; default the one after `port`, or a free one",
-        ),
-    ] = None
+    grpc_port: GrpcPort = None
     ready_timeout_s: Annotated[float, Meta(gt=0, description="Longest wait for the platform to be ready, seconds")] = (
         180.0
     )

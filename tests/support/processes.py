@@ -14,9 +14,15 @@ import psutil
 
 @contextmanager
 def running(
-    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, grace_s: float = 10.0
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    grace_s: float = 10.0,
+    pass_fds: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command for the body of a `with`; afterwards it is gone: SIGTERM, `grace_s`, then SIGKILL to its group."""
+    """Run a command for the body of a `with`; afterwards it is gone: SIGTERM, `grace_s`, then SIGKILL to its group.
+
+    pass_fds: descriptors that it inherits."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             list(command),
@@ -25,6 +31,7 @@ def running(
             stderr=subprocess.STDOUT,
             env=dict(environment) if environment is not None else None,
             start_new_session=True,
+            pass_fds=pass_fds,
         )
     try:
         yield process
