@@ -234,6 +234,16 @@ def test_streams_are_events(platform: Platform) -> None:
     assert [(one["number"], one["word"]) for one in found] == [(2, "teatea"), (1, "tea")]
 
 
+def test_text_is_generated(platform: Platform) -> None:
+    platform.serve("parrot")
+    answer = post(platform, "parrot/generate_stream", {"prompt": "tea is ready", "parameters": {"max_tokens": 2}})
+    found = [json.loads(line.removeprefix("data: ")) for line in answer.text.split("\n\n") if line]
+    assert "".join(one["text"] for one in found).split() == ["tea", "is"]
+    assert [one["finish_reason"] for one in found if "finish_reason" in one] == ["length"]
+    wrong = post(platform, "parrot/generate_stream", {"prompt": "tea", "max_tokens": -1})
+    assert wrong.status_code == 400 and "max_tokens" in wrong.json()["error"]
+
+
 def test_streams_that_fail(platform: Platform) -> None:
     wrong = post(platform, "countdown-tensors/generate_stream", {"n": "many"})
     assert wrong.status_code == 422 and wrong.json()["error"].startswith("n: ")
@@ -301,14 +311,12 @@ def test_batch_mates_are_unharmed(platform: Platform) -> None:
 
 
 def test_fallbacks_and_caches(platform: Platform) -> None:
-    platform.serve_folder(
-        FOLDERS / "arrays", name="stands-in", fallback=Fallback(value={"total": 7.0, "is_view": True})
-    )
+    platform.serve("arrays", name="stands-in", fallback=Fallback(value={"total": 7.0, "is_view": True}))
     fails = {"inputs": [ONES, tensor("fail", "BYTES", [1], ["boom"])]}
     answer = post(platform, "stands-in/infer", fails)
     assert answer.json()["outputs"] == [tensor("total", "FP32", [1], [7.0]), tensor("is_view", "BOOL", [1], [True])]
     assert answer.headers["samovar-fallback"] == "value"
-    platform.serve_folder(FOLDERS / "arrays", name="remembers", cache=Cache(ttl_s=60))
+    platform.serve("arrays", name="remembers", cache=Cache(ttl_s=60))
     first, second = (post(platform, "remembers/infer", {"inputs": [ONES]}) for _ in range(2))
     assert "fwd=miss" in first.headers["cache-status"] and "hit" in second.headers["cache-status"]
     assert first.json() == second.json()
