@@ -107,6 +107,9 @@ def gateway_mib(platform: Platform) -> float:
 def slow_reader_mib(platform: Platform, name: str) -> float:
     """Return by how much the gateway grows for a client that reads nothing of a stream of 640 MB."""
     body = {"n": 10_000, "num_bytes": HELD_BYTES}
+    with connect(platform) as connection:  # one that reads: what is held for it is let go
+        connection.sendall(request(platform, name, body | {"n": 1000}, KINDS["events"]))
+        list(lateness_ms(connection))
     before = most = gateway_mib(platform)
     with connect(platform) as connection:
         connection.sendall(request(platform, name, body, KINDS["events"]))

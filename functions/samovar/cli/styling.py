@@ -12,7 +12,7 @@ BOLD, CODE, PLAIN = "\x1b[1m", "\x1b[36m", "\x1b[0m"
 # control characters but tab and newline: from a model they are noise at best, and orders to the terminal at worst
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _MARK = re.compile(r"```|`|\*\*")
-_HELD = re.compile(r"(`{1,2}|\*)\Z")
+_RUN = re.compile(r"(`+|\*+)\Z")
 
 
 def printable(text: str) -> str:
@@ -30,9 +30,11 @@ class Styled:
     def feed(self, text: str) -> str:
         """Return what can be shown after `text`."""
         text = self._held + printable(text)
-        held = _HELD.search(text)
-        self._held = held.group() if held else ""
-        return self._style(text[: len(text) - len(self._held)])
+        run = _RUN.search(text)
+        num_held = len(run.group()) % (2 if run.group()[0] == "*" else 3) if run is not None else 0
+        whole = len(text) - num_held
+        self._held = text[whole:]
+        return self._style(text[:whole])
 
     def end(self) -> str:
         """Return what is left, and the terminal to its usual colours."""
