@@ -24,7 +24,7 @@ from samovar_storage.embedded import EmbeddedSeaweed, EmbeddedValkey
 from support.folders import short_folder
 from support.gateway import environment
 from support.instance_driver import Zygote
-from support.openai_gateway import Platform, running_platform
+from support.openai_gateway import running_platform
 from support.processes import running
 from support.rpc import INFER, KEY, connected, floats, request, texts
 from support.waiting import wait_until, wait_until_async

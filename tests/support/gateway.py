@@ -104,7 +104,7 @@ class Gateway:
     @property
     def grpc(self) -> str:
         """Where it speaks gRPC: host and port."""
-        return (self._run / "gateway.log").read_text().rpartition("serving grpc://")[2].partition("\n")[0]
+        return (self._run / "gateway.log").read_text().partition("serving grpc://")[2].partition("\n")[0]
 
     def close(self) -> None:
         """End the stand-ins and close the clients."""
