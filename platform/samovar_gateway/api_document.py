@@ -81,6 +81,8 @@ HEADERS: Mapping[str, Mapping[str, Any]] = {
         "Samovar-Priority": {"enum": ["high", "normal", "low"]},
         "Prefer": {"enum": ["respond-async"]},
         "Idempotency-Key": _TEXT,
+        "Samovar-Resume": {"type": "number", "minimum": 0, "maximum": 60},
+        "Last-Event-ID": _TEXT,
     },
     "submit_jobs": {"Idempotency-Key": _TEXT},
     "job_events": {"Last-Event-ID": _TEXT},
@@ -100,7 +102,8 @@ _WITH_INPUT = {"422": "A value is wrong; `path` says which"}
 _CHANGES = {"409": "What is there does not allow it"}
 _INVOKE = {
     **_WITH_INPUT,
-    "409": "The first request with this Idempotency-Key still runs",
+    "409": "The first request with this Idempotency-Key still runs; another connection goes on with this stream",
+    "410": "What was to follow in this stream is lost",
     "429": "A rate limit; see Retry-After and RateLimit",
     "500": "The function raised; `type` names the exception",
     "502": "The instance was lost and the call may not be repeated",
@@ -123,6 +126,7 @@ _ANYTHING: Mapping[str, Any] = {
 }
 _STOPPING = {"202": {"description": "It is being stopped"}}
 _ALSO: Mapping[str, Mapping[str, Any]] = {
+    "invoke": {"204": {"description": "The stream has ended, and the client has its end"}},
     "delete_job": _STOPPING,
     "cancel_job": _STOPPING,
     "get_result": {
