@@ -22,6 +22,7 @@ from support.instance_driver import FUNCTIONS as FOLDERS
 from support.instance_driver import Zygote
 from support.oip_checks import CHECKS, FUNCTIONS, Driver
 from support.openai_gateway import Platform, running_platform
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 HEADERS = {"authorization": f"Bearer {ADMIN_KEY}"}
@@ -331,3 +332,17 @@ def test_statistics(platform: Platform) -> None:
         (after,) = client.get_inference_statistics("arrays", "1", headers=HEADERS)["model_stats"]
         assert after["inference_count"] == before + 1 and after["inference_stats"]["success"]["ns"] > 0
         assert len(client.get_inference_statistics(headers=HEADERS)["model_stats"]) >= len(FUNCTIONS)
+
+
+def test_who_leaves_is_not_worked_for(platform: Platform) -> None:
+    path = "/v2/models/countdown-tensors/generate_stream"
+    with platform.gateway.client.stream("POST", path, content=b'{"n": 5000}') as endless:
+        assert next(endless.iter_lines()).startswith("data: ")
+    instance = platform.serve("async_echo")
+    inputs = [tensor("text", "BYTES", [1], ["x"]), tensor("sleep_s", "FP32", [1], [30])]
+    body = json.dumps({"inputs": inputs}).encode()
+    head = f"POST /v2/models/async-echo/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+    with platform.gateway.connect() as sock:
+        sock.sendall(f"{head}authorization: Bearer {ADMIN_KEY}\r\n\r\n".encode() + body)
+        wait_until(lambda: platform.gateway.metric("samovar_running") == 1, what="the infer is the only one that runs")
+    wait_until(lambda: "cancelled x" in instance.log_text(), what="it was cancelled")

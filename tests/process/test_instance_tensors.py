@@ -12,7 +12,7 @@ from samovar.tensor_plain import pack, unpack
 from support.instance_driver import FUNCTIONS, Caller, Zygote
 
 pytestmark = pytest.mark.process
-BOTH = {"content_type": MEDIA_TYPE, "accept": MEDIA_TYPE}
+BOTH: dict[str, Any] = {"content_type": MEDIA_TYPE, "accept": MEDIA_TYPE}
 
 
 def value(name: str, datatype: str, flat: list[Any], *shape: int) -> TensorValue:

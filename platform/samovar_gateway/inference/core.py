@@ -10,14 +10,14 @@ are told is the edge's business. This module does not know HTTP or gRPC.
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from copy import copy
-
-import msgspec
+from typing import ParamSpec, TypeVar
 
 from samovar import tensor_codec
-from samovar.errors import InvalidInput, NotFound, ProtocolError, RequestError, SamovarError
+from samovar.errors import NotFound, ProtocolError, RequestError, SamovarError
 from samovar.spec import Manifest
 from samovar.tensor_codec import TensorValue
 from samovar.wire import Result
@@ -27,10 +27,14 @@ from samovar_dispatch.functions import FunctionEntry
 from samovar_dispatch.stream import ChunkStream
 from samovar_gateway.admission import answer_headers
 from samovar_gateway.calling import Caller, Header, abandon, release
-from samovar_gateway.inference import models, rows
+from samovar_gateway.inference import bodies as bodies_
+from samovar_gateway.inference import models
 from samovar_gateway.inference.messages import InferAnswer, InferRequest
 from samovar_gateway.sweep import Receive
 
+P = ParamSpec("P")
+T = TypeVar("T")
+LARGE_BYTES = 256 << 10
 _OWN_HEADERS = (b"content-type", b"content-length")
 
 
@@ -92,14 +96,14 @@ class Inference:
         if models.streams(manifest):
             told = f"{manifest.name} answers with a stream, item by item: ask for one (infer_stream, generate_stream)"
             raise self.caller.state.journey.refuse(ask, RequestError(told))
-        bodies = self._bodies(ask, request)
+        bodies = await self._bodies(ask, request)
         asks = [ask, *(copy(ask) for _ in bodies[1:])]
-        given = await self.caller.outcomes(asks, bodies, receive)
+        given = await self._given(asks, bodies, receive)
         for one in asks:
             release(one)
-        answers = [_tensors(outcome, manifest) for _, outcome in given]
-        outputs = rows.stack(answers) if manifest.batch is not None else answers[0]
-        return _answer(ask, given[0][0], given[0][1], models.wanted(outputs, request.outputs))
+        answers = [(result.content_type, result.body) for _, result in given]
+        outputs = await apart(_size(answers), bodies_.outputs_of, manifest, answers, request.outputs)
+        return _answer(ask, *given[0], outputs)
 
     async def stream(
         self, ask: Ask, request: InferRequest, receive: Receive | None = None
@@ -112,32 +116,48 @@ class Inference:
         if not models.streams(manifest):
             yield await self.infer(ask, request, receive)
             return
-        body = self._bodies(ask, request)[0]
+        body = (await self._bodies(ask, request))[0]
         try:
             call, outcome = await self.caller.outcome(ask, body, receive)
             if not isinstance(outcome, ChunkStream):
-                yield _answer(ask, call, outcome, models.wanted(_tensors(outcome, manifest), request.outputs))
+                answers = [(outcome.content_type, outcome.body)]
+                yield _answer(ask, call, outcome, bodies_.outputs_of(manifest, answers, request.outputs))
                 return
             with self.caller.watching(ask, receive):
                 async for chunk in outcome:
-                    outputs = models.wanted(tensor_codec.decode(chunk), request.outputs)
+                    outputs = bodies_.outputs_of(manifest, [(tensor_codec.MEDIA_TYPE, chunk)], request.outputs)
                     yield InferAnswer(outputs, _label(ask, call))
         finally:
             abandon(ask)
 
-    def _bodies(self, ask: Ask, request: InferRequest) -> list[bytes]:
+    async def _bodies(self, ask: Ask, request: InferRequest) -> list[bytes]:
         """Return the body of each ask of a request, and note what is refused here."""
-        manifest, inputs = _manifest_of(ask), request.take_inputs()
+        inputs = request.take_inputs()
+        num_bytes = sum(len(tensor.data) for tensor in inputs)
         try:
             shorten(ask, request.timeout_s())
-            models.check_outputs(manifest, request.outputs)
-            tensor_codec.check_inputs(inputs, manifest.inputs, models.required(manifest))
-            if manifest.batch is None:
-                return [tensor_codec.encode(inputs)]
-            items = rows.split(inputs, rows.num_rows(inputs))
+            return await apart(num_bytes, bodies_.bodies_of, _manifest_of(ask), inputs, request.outputs)
         except SamovarError as error:
             raise self.caller.state.journey.refuse(ask, error) from None
-        return [tensor_codec.encode(item) for item in items]
+
+    async def _given(
+        self, asks: Sequence[Ask], bodies: Sequence[bytes], receive: Receive | None
+    ) -> list[tuple[Call | None, Result]]:
+        if len(asks) == 1:
+            given = [await self.caller.outcome(asks[0], bodies[0], receive)]
+        else:
+            given = await self.caller.outcomes(asks, bodies, receive)
+        found = []
+        for call, outcome in given:
+            if isinstance(outcome, ChunkStream):
+                raise ProtocolError("the instance streamed the answer of a function that does not stream")
+            found.append((call, outcome))
+        return found
+
+
+async def apart(num_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what `work` gives: of much, it is done in a thread, because the loop has others to serve."""
+    return await asyncio.to_thread(work, *args, **kwargs) if num_bytes > LARGE_BYTES else work(*args, **kwargs)
 
 
 def shorten(ask: Ask, timeout_s: float | None) -> None:
@@ -159,20 +179,12 @@ def _manifest_of(ask: Ask) -> Manifest:
     return ask.version.manifest
 
 
-def _tensors(outcome: Result | ChunkStream, manifest: Manifest) -> Sequence[TensorValue]:
-    """Return the outputs of one answer; a fallback's, which is JSON, in the form of `manifest`."""
-    if isinstance(outcome, ChunkStream):
-        raise ProtocolError("the instance streamed the answer of a function that does not stream")
-    try:
-        if outcome.content_type == tensor_codec.MEDIA_TYPE:
-            return tensor_codec.decode(outcome.body)
-        return models.from_plain(msgspec.json.decode(outcome.body), manifest)
-    except (InvalidInput, msgspec.DecodeError) as error:
-        raise ProtocolError(f"the answer is no tensors: {error}") from None
+def _size(answers: Sequence[tuple[str, bytes]]) -> int:
+    return sum(len(body) for _, body in answers)
 
 
-def _answer(ask: Ask, call: Call | None, outcome: Result | ChunkStream, outputs: list[TensorValue]) -> InferAnswer:
-    headers = answer_headers(ask, call, outcome) if isinstance(outcome, Result) else []
+def _answer(ask: Ask, call: Call | None, result: Result, outputs: list[TensorValue]) -> InferAnswer:
+    headers = answer_headers(ask, call, result)
     kept = [header for header in headers if header[0] not in _OWN_HEADERS]
     return InferAnswer(outputs, _label(ask, call), kept)
 

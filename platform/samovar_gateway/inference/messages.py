@@ -53,3 +53,8 @@ class InferAnswer:
     outputs: Sequence[TensorValue]
     version: str
     headers: Sequence[tuple[bytes, bytes]] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        """What the contents of its outputs take."""
+        return sum(len(output.data) for output in self.outputs)

@@ -28,7 +28,7 @@ from samovar_gateway.body import discard
 from samovar_gateway.calling import Header
 from samovar_gateway.health import what_is_missing
 from samovar_gateway.inference import json_form, models, statistics
-from samovar_gateway.inference.core import Inference
+from samovar_gateway.inference.core import Inference, apart
 from samovar_gateway.inference.json_form import Wishes
 from samovar_gateway.inference.messages import InferAnswer, InferRequest
 from samovar_gateway.invoke import UNREAD_STATUSES
@@ -124,7 +124,8 @@ class InferenceRoutes:
     async def _infer(self, exchange: _Exchange, ask: Ask) -> None:
         request, wishes = await self._read(exchange, ask)
         answer = await self._core.infer(ask, request, exchange.receive)
-        parts, json_length = json_form.write(answer, ask.entry.record.name, wishes)
+        name = ask.entry.record.name
+        parts, json_length = await apart(answer.num_bytes, json_form.write, answer, name, wishes)
         headers = [_JSON if json_length is None else _BINARY, *answer.headers]
         if json_length is not None:
             headers.append((JSON_LENGTH, b"%d" % json_length))
@@ -141,7 +142,7 @@ class InferenceRoutes:
     async def _generate(self, exchange: _Exchange, ask: Ask) -> None:
         request, wishes = await self._read_fields(exchange, ask)
         answer = await self._core.infer(ask, request, exchange.receive)
-        body = json_form.write_fields(answer, ask.entry.record.name, wishes)
+        body = await apart(answer.num_bytes, json_form.write_fields, answer, ask.entry.record.name, wishes)
         await exchange.send_parts([_JSON, *answer.headers], [body])
 
     async def _generate_stream(self, exchange: _Exchange, ask: Ask) -> None:
@@ -152,7 +153,7 @@ class InferenceRoutes:
     async def _read(self, exchange: _Exchange, ask: Ask) -> tuple[InferRequest, Wishes]:
         body = await self._body(exchange, ask)
         try:
-            return json_form.read(body, exchange.header.get(JSON_LENGTH))
+            return await apart(len(body), json_form.read, body, exchange.header.get(JSON_LENGTH))
         except SamovarError as error:
             raise self._state.journey.refuse(ask, error) from None
 
@@ -161,7 +162,8 @@ class InferenceRoutes:
         assert ask.version is not None, "admit pins the version"
         manifest = ask.version.manifest
         try:
-            return json_form.read_fields(body, manifest.inputs, is_batch=manifest.batch is not None)
+            is_batch = manifest.batch is not None
+            return await apart(len(body), json_form.read_fields, body, manifest.inputs, is_batch=is_batch)
         except SamovarError as error:
             raise self._state.journey.refuse(ask, error) from None
 
