@@ -15,6 +15,7 @@ from typing import Any
 from samovar_instance.engines.generation.blocks import Blocks
 from samovar_instance.engines.generation.contract import Sampler, Sequence, Token
 from samovar_instance.engines.generation.model import Runner
+from samovar_instance.engines.generation.profit import Profit
 from samovar_instance.engines.generation.register import Register
 from samovar_instance.engines.generation.scheduler import Limits, Run, Scheduler, Segment
 from samovar_instance.engines.generation.speculation import Proposer, Speculation, states
@@ -56,9 +57,14 @@ class Engine:
     """Continuous batching of one model; see `contract.GenerationEngine`."""
 
     def __init__(
-        self, model: Any, sampler: Sampler, options: Options | None = None, proposer: Proposer | None = None
+        self,
+        model: Any,
+        sampler: Sampler,
+        options: Options | None = None,
+        proposer: Proposer | None = None,
+        profit: Profit | None = None,
     ) -> None:
-        """proposer: of drafts; with it the sampler's states are `SamplingState`s."""
+        """proposer: of drafts; with it the sampler's states are `SamplingState`s. profit: says how many drafts pay."""
         options = options or Options()
         self._runner = Runner(model)
         self._sampler = sampler
@@ -70,7 +76,11 @@ class Engine:
         self._speculation: Speculation | None = None
         if proposer is not None:
             self._speculation = Speculation(
-                proposer, self._blocks, max_drafts=options.max_drafts, max_rows=options.limits.max_step_tokens
+                proposer,
+                self._blocks,
+                profit or Profit(),
+                max_drafts=options.max_drafts,
+                max_rows=options.limits.max_step_tokens,
             )
         max_context_tokens = min(num_blocks * size, context_of(model))
         self._register = Register(self._runner.num_vocabulary, max_context_tokens, self._leave)

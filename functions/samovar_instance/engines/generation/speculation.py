@@ -66,14 +66,14 @@ class PromptLookup:
 class Speculation:
     """Drafts of one engine. num_drafts, num_right: made so far, and of these the ones that became tokens."""
 
-    def __init__(self, proposer: Proposer, blocks: Blocks, *, max_drafts: int, max_rows: int) -> None:
+    def __init__(self, proposer: Proposer, blocks: Blocks, profit: Profit, *, max_drafts: int, max_rows: int) -> None:
         """max_drafts: of one sequence in one step, >= 1. max_rows: of one step."""
         self.num_drafts = self.num_right = 0
         self._proposer = proposer
         self._blocks = blocks
         self._max_drafts = max_drafts
         self._max_rows = max_rows
-        self._profit = Profit()
+        self._profit = profit
         self._records: dict[Run, Record] = {}
         self._started_s = self._drafting_s = 0.0
 
