@@ -9,10 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from samovar.errors import Cancelled, ProtocolError, SamovarError
-from samovar.wire import STREAM_WINDOW
+from samovar.wire import STREAM_WINDOW, Result
 from samovar_dispatch.requestlog.copies import StreamCopy
+
+if TYPE_CHECKING:
+    from samovar_dispatch.call import Outcome
 
 CREDIT_STEP = STREAM_WINDOW // 2
 
@@ -92,3 +96,21 @@ class ChunkStream:
             self.on_news()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def stream_of(outcome: Outcome) -> ChunkStream:
+    """Return an outcome as a stream: itself, one chunk, or nothing but what it failed with."""
+    if isinstance(outcome, ChunkStream):
+        return outcome
+    stream = ChunkStream(asyncio.get_running_loop(), _nobody_waits)
+    if isinstance(outcome, Result):
+        stream.wait_us, stream.run_us = outcome.wait_us, outcome.run_us
+        stream.feed(outcome.body)
+        stream.finish()
+    else:
+        stream.finish(outcome)
+    return stream
+
+
+def _nobody_waits(_num_chunks: int) -> None:
+    """Give no credit: nothing more comes."""

@@ -136,6 +136,13 @@ def test_what_another_route_serves_is_said(client: OpenAI) -> None:
         client.embeddings.create(model="parrot", input="tea")
 
 
+def test_the_rest_of_openais_api_is_not_there(client: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="/v1/chat/completions"):
+        client.responses.create(model="parrot", input="tea")
+    with pytest.raises(openai.NotFoundError, match="/v1/chat/completions"):
+        client.moderations.create(input="tea")
+
+
 def test_the_head_of_a_request(platform: Platform) -> None:
     assert told(platform.gateway.client.get(CHAT)) == (405, "method_not_allowed", None)
     assert platform.gateway.client.get(CHAT).headers["allow"] == "POST"

@@ -17,7 +17,7 @@ import msgspec
 from samovar.wire import LogLine, Progress, Result
 from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Call, Outcome
-from samovar_dispatch.stream import ChunkStream
+from samovar_dispatch.stream import ChunkStream, stream_of
 from samovar_gateway import problems
 from samovar_gateway.events import encoding
 from samovar_gateway.events.heard import Heard
@@ -61,12 +61,7 @@ class Source:
 
     def whereabouts(self) -> str:
         """Return where the call is: what a person who reads the raw stream wants to know."""
-        ask = self.ask
-        place = ask.handle.place() if ask.handle is not None else None
-        if place is None or ask.version is None:
-            return "running"
-        phase = self._state.dispatcher.room.phase(ask.version)
-        return f"waiting, phase {phase}, {place} ahead"
+        return whereabouts(self._state, self.ask)
 
     def headers(self) -> problems.Headers:
         """Return what the answer's headers say of the call, as far as it is known now."""
@@ -87,17 +82,9 @@ class Source:
     def _deliver(self, call: Call | None, outcome: Outcome) -> None:
         """Take the outcome: whatever it is, the rest of it is read as a stream."""
         self._call = call
-        if isinstance(outcome, ChunkStream):
-            self._stream = outcome
-        else:
-            self._stream = ChunkStream(asyncio.get_running_loop(), _nobody_waits)
-            if isinstance(outcome, Result):
-                self._content_type = outcome.content_type
-                self._stream.wait_us, self._stream.run_us = outcome.wait_us, outcome.run_us
-                self._stream.feed(outcome.body)
-                self._stream.finish()
-            else:
-                self._stream.finish(outcome)
+        if isinstance(outcome, Result):
+            self._content_type = outcome.content_type
+        self._stream = stream_of(outcome)
         self._stream.on_news = self.news.set
         self.news.set()
 
@@ -106,5 +93,9 @@ class Source:
         self.news.set()
 
 
-def _nobody_waits(_num_chunks: int) -> None:
-    """Give no credit: nothing more comes."""
+def whereabouts(state: GatewayState, ask: Ask) -> str:
+    """Return where what is under way for an ask is, in words for people."""
+    place = ask.handle.place() if ask.handle is not None else None
+    if place is None or ask.version is None:
+        return "running"
+    return f"waiting, phase {state.dispatcher.room.phase(ask.version)}, {place} ahead"

@@ -22,6 +22,7 @@ from samovar_gateway import problems as native_problems
 from samovar_gateway.calling import abandon
 from samovar_gateway.events import encoding
 from samovar_gateway.events.answer import EventResponse
+from samovar_gateway.events.source import whereabouts
 from samovar_gateway.openai import problems
 from samovar_gateway.openai.answers import Answer, Shape, item_of
 from samovar_gateway.openai.exchange import Exchange, parts_of
@@ -120,7 +121,7 @@ class Streamed:
                 for data in self._answer.chunks(place, item_of(chunk), _fingerprint(self._asks, pieces, place)):
                     await self._write(data)
             elif not pieces.is_over and not await pieces.wait(self._response.patience_s):
-                await self._send(encoding.comment(_whereabouts(self._exchange, self._asks[0])))
+                await self._send(encoding.comment(whereabouts(self._exchange.state, self._asks[0])))
 
     async def _end(self) -> None:
         """Send what comes last: ends of choices, usage, the receipt as a comment, and that it is all."""
@@ -163,11 +164,3 @@ def _fingerprint(asks: Sequence[Ask], pieces: Pieces, place: int) -> str:
     if call is not None:
         return call.version.ref
     return version.ref if version is not None else ""
-
-
-def _whereabouts(exchange: Exchange, ask: Ask) -> str:
-    """Return where an ask is, for whoever reads the raw stream."""
-    place = ask.handle.place() if ask.handle is not None else None
-    if place is None or ask.version is None:
-        return "running"
-    return f"waiting, phase {exchange.state.dispatcher.room.phase(ask.version)}, {place} ahead"

@@ -11,11 +11,10 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
-from samovar.wire import Result
 from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Call, Outcome
 from samovar_dispatch.journey import Journey
-from samovar_dispatch.stream import ChunkStream
+from samovar_dispatch.stream import ChunkStream, stream_of
 
 
 class Pieces:
@@ -78,23 +77,7 @@ class Pieces:
 
     def _deliver(self, place: int, call: Call | None, outcome: Outcome) -> None:
         self.calls[place] = call
-        stream = outcome if isinstance(outcome, ChunkStream) else _told(outcome)
+        stream = stream_of(outcome)
         stream.on_news = self._news.set
         self._streams[place] = stream
         self._news.set()
-
-
-def _told(outcome: Outcome) -> ChunkStream:
-    """Return an outcome that is no stream as one."""
-    stream = ChunkStream(asyncio.get_running_loop(), _nobody_waits)
-    if isinstance(outcome, Result):
-        stream.wait_us, stream.run_us = outcome.wait_us, outcome.run_us
-        stream.feed(outcome.body)
-        stream.finish()
-    elif not isinstance(outcome, ChunkStream):
-        stream.finish(outcome)
-    return stream
-
-
-def _nobody_waits(_num_chunks: int) -> None:
-    """Give no credit: nothing more comes."""

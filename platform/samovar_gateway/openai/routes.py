@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from litestar.types import HTTPScope, Receive, Send
 
-from samovar.errors import Cancelled, SamovarError
+from samovar.errors import Cancelled, NotFound, SamovarError
 from samovar.values import NAME_PATTERN
 from samovar_gateway.calling import Caller
 from samovar_gateway.openai import models, problems, requests
@@ -24,6 +24,22 @@ from samovar_gateway.openai.generation import Generation
 log = logging.getLogger(__name__)
 
 MODELS = "/v1/models"
+UNSERVED = frozenset(
+    (
+        *(
+            "responses",
+            "conversations",
+            "moderations",
+            "images",
+            "audio",
+            "files",
+            "batches",
+            "fine_tuning",
+            "realtime",
+        ),
+        *("assistants", "threads", "vector_stores", "containers", "evals", "videos"),
+    )
+)
 POSTS: dict[str, Callable[[Exchange], Awaitable[None]]] = {
     "/v1/chat/completions": Generation(Chat(), requests.chat),
     "/v1/completions": Generation(Completion(), requests.completion),
@@ -39,14 +55,15 @@ class OpenAIRoutes:
 
     @staticmethod
     def serves(path: str) -> bool:
-        """Return whether a path is one of these routes'."""
-        return path in POSTS or path == MODELS or (path.startswith(MODELS + "/") and path != MODELS + "/")
+        """Return whether a path is one of these routes', or one of OpenAI's that there is not here."""
+        is_models = path == MODELS or (path.startswith(MODELS + "/") and path != MODELS + "/")
+        return path in POSTS or is_models or _first(path) in UNSERVED
 
     async def __call__(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """Answer one request; every error becomes an error object."""
         exchange = Exchange(self._caller, scope, receive, send)
         try:
-            await POSTS.get(scope["path"], _tell_models(scope["path"]))(exchange)
+            await _handler(scope["path"])(exchange)
         except SamovarError as error:
             await exchange.refuse(error)
         except Cancelled:
@@ -54,6 +71,20 @@ class OpenAIRoutes:
         except Exception:
             log.exception("%s %s of %s failed", exchange.method, scope["path"], exchange.request_id.decode("latin-1"))
             await exchange.refuse(SamovarError("an error inside the gateway; its log says more"))
+
+
+def _handler(path: str) -> Callable[[Exchange], Awaitable[None]]:
+    return POSTS.get(path) or (_refuse if _first(path) in UNSERVED else _tell_models(path))
+
+
+def _first(path: str) -> str:
+    """Return the first part of a path below /v1/, "" if it is not there."""
+    return path[4:].partition("/")[0] if path.startswith("/v1/") else ""
+
+
+async def _refuse(exchange: Exchange) -> None:
+    exchange.principal()
+    raise NotFound(f"this part of OpenAI's API is not served here; there are {', '.join([MODELS, *POSTS])}")
 
 
 def _tell_models(path: str) -> Callable[[Exchange], Awaitable[None]]:
