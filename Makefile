@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+RPC := platform/samovar_gateway/rpc
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo up fmt check test bench docs clean
+.PHONY: help install demo up fmt check test bench docs proto clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -44,6 +46,11 @@ bench: $(STAMP) ## Run all benchmarks and write docs/benchmarks.md
 
 docs: $(STAMP) ## Write the generated pages (settings)
 	$(BIN)/python docs/generate.py
+
+proto: ## Compile the messages of gRPC (in a place of its own: it wants a newer protobuf)
+	$(PYTHON) -m venv build/proto
+	build/proto/bin/python -m pip install --quiet grpcio-tools
+	build/proto/bin/python -m grpc_tools.protoc -I$(RPC) --descriptor_set_out=$(RPC)/open_inference.binpb open_inference.proto
 
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -69,7 +69,7 @@ def stores(valkey: EmbeddedValkey, seaweed: EmbeddedSeaweed) -> Stores:
 def admin(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A client with the admin key of a gateway process."""
     folder, port = tmp_path_factory.mktemp("gateway"), free_port()
-    config = stores.write_settings_file(folder / "settings.json", folder, port=port, admin_key=ADMIN)
+    config = stores.write_settings_file(folder / "settings.json", folder, port=port, grpc_port=-1, admin_key=ADMIN)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SAMOVAR_")}
     command = [sys.executable, "-m", "samovar_gateway"]
     log = folder / "gateway.log"

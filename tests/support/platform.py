@@ -41,6 +41,7 @@ class Platform:
     data_dir: Path
     process: subprocess.Popen[str]
     url: str = ""
+    grpc: str = ""
     admin_key: str = ""
     seconds: float = 0.0
     events: queue.Queue[dict[str, Any] | None] = field(default_factory=queue.Queue)
@@ -124,7 +125,8 @@ def start(
 def wait_ready(platform: Platform, timeout_s: float = UP_TIMEOUT_S) -> Platform:
     """Return once the platform says that it is ready, with its address and admin key known."""
     ready = platform.wait_for("ready", timeout_s)
-    platform.url, platform.admin_key, platform.seconds = ready["url"], ready["admin_key"], ready["seconds"]
+    platform.url, platform.grpc, platform.admin_key = ready["url"], ready["grpc"], ready["admin_key"]
+    platform.seconds = ready["seconds"]
     return platform
 
 

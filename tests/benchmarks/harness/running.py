@@ -80,6 +80,7 @@ class Platform:
         self.folder = Path(tempfile.mkdtemp(prefix="samovar-bench-"))
         self.data_dir = self.folder / "data"
         self.url = ""
+        self.grpc = ""
         self.key = ""
         self.process: subprocess.Popen[bytes] | None = None
         self._cores = cores
@@ -240,6 +241,7 @@ class Platform:
     def _start(self) -> None:
         port = free_port()
         command = [sys.executable, "-m", "samovar_up", "--data-dir", str(self.data_dir), "--port", str(port)]
+        command += ["--grpc-port", "0"]  # the port after a free one need not be free
         with (self.folder / "up.log").open("wb") as log:
             self.process = subprocess.Popen(
                 pinned(command, self._cores), env=os.environ | self._settings, stdout=log, stderr=log
@@ -252,7 +254,7 @@ class Platform:
             raise BenchmarkError(f"samovar up ended with {self.process.returncode}\n{self.log_tail()}")
         try:
             connection = json.loads((self.data_dir / "connection.json").read_bytes())
-            self.url, self.key = connection["url"], connection["admin_key"]
+            self.url, self.key, self.grpc = connection["url"], connection["admin_key"], connection["grpc"]
             return self.request("GET", "/readyz").status == 200 and bool(self.instances("", "blank"))
         except (OSError, ValueError, KeyError, http.client.HTTPException, BenchmarkError):
             self._connection = None
