@@ -155,6 +155,17 @@ async def test_keys_see_their_own_answers_unless_shared(cabinet: Cabinet) -> Non
     assert len(both) == 1 and both.isdisjoint({mine, yours})
 
 
+async def test_the_form_that_is_accepted_sets_answers_apart(cabinet: Cabinet) -> None:
+    forms = ["application/json", "application/vnd.samovar.tensors"]
+    assert len({cabinet.key(SCOPE, "ann", b"1", form) for form in forms}) == 2
+    assert cabinet.key(SCOPE, "ann", b"1") == cabinet.key(SCOPE, "ann", b"1", "application/json")
+    cabinet.keep(SCOPE, "ann", b"1", now_answer(cabinet, b"tensors"), accept=forms[1])
+    await wait_until_async(lambda: cabinet.num_kept == 1)
+    kept = cabinet.look(cabinet.key(SCOPE, "ann", b"1", forms[1]), 60.0)
+    assert kept is not None and kept.body == b"tensors"
+    assert cabinet.look(cabinet.key(SCOPE, "ann", b"1"), 60.0) is None
+
+
 async def test_under_load_the_same_answer_is_written_once_a_second(cabinet: Cabinet) -> None:
     for _ in range(50):
         cabinet.keep(SCOPE, "ann", b"1", now_answer(cabinet))
