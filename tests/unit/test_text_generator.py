@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -94,7 +96,7 @@ class Told:
 
     @property
     def logprobs(self) -> list[Any]:
-        return [told for piece in self.pieces for told in piece.logprobs]
+        return [told for piece in sorted(self.pieces, key=lambda piece: piece.index) for told in piece.logprobs]
 
 
 async def ask(generator: TextGenerator, **fields: Any) -> Told:
@@ -299,6 +301,23 @@ async def test_max_context_is_the_authors_own_limit() -> None:
     assert (await ask(generator, prompt=[70] * 40, temperature=0, ignore_eos=True)).usage.completion_tokens == 10
 
 
+@pytest.mark.parametrize("drafts", ["prompt-lookup", "small"])
+async def test_with_drafts_the_same_is_said(tiny: Tiny, tmp_path: Path, drafts: str) -> None:
+    class Drafting(Tiny):
+        speculation = drafts
+
+    shutil.copytree(tiny_model("llama"), tmp_path / "model")
+    shutil.copytree(tiny_model("llama"), tmp_path / "model" / "small")
+    generator = Drafting()
+    generator.load(tmp_path / "model", "cpu")
+    for fields in (GREEDY | {"max_tokens": 80}, {"seed": 3, "top_p": 0.9, "max_tokens": 60, "logprobs": 1, "n": 2}):
+        wanted = await ask(tiny, prompt="the cat the cat the cat the", **fields)
+        told = await ask(generator, prompt="the cat the cat the cat the", **fields)
+        assert (told.texts, told.finishes) == (wanted.texts, wanted.finishes)
+        assert told.usage.completion_tokens == wanted.usage.completion_tokens
+        assert [each.token_id for each in told.logprobs] == [each.token_id for each in wanted.logprobs]
+
+
 async def test_a_long_prompt_is_read_beside_the_others(tiny: Tiny) -> None:
     """Beyond what is read at once it goes to a thread, and comes to the same tokens."""
     text = "<|im_start|>" * 1900
@@ -330,8 +349,8 @@ class Breaks(Tiny):
 
     is_broken = False
 
-    def make_engine(self, model: Any) -> GenerationEngine:
-        engine: Any = super().make_engine(model)
+    def make_engine(self, model: Any, draft: Any) -> GenerationEngine:
+        engine: Any = super().make_engine(model, draft)
         step = engine.step
 
         def breaking() -> None:
@@ -362,9 +381,9 @@ async def test_a_step_that_fails_fails_who_waits_and_the_next_call_is_served() -
 class Shows(Tiny):
     """Keeps its model where a test can spoil it."""
 
-    def make_engine(self, model: Any) -> GenerationEngine:
+    def make_engine(self, model: Any, draft: Any) -> GenerationEngine:
         self.model = model
-        return super().make_engine(model)
+        return super().make_engine(model, draft)
 
 
 async def test_a_model_that_gives_no_numbers_is_unwell() -> None:

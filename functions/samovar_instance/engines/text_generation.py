@@ -19,14 +19,19 @@ from samovar.context import Context
 from samovar.tasks.generation import GenerationInput, GenerationOutput
 from samovar.torch import load_pretrained
 from samovar_instance.engines.generation.contract import EndReason, GenerationEngine, Sequence, Token
+from samovar_instance.engines.generation.draft import DraftModel
 from samovar_instance.engines.generation.engine import Options
 from samovar_instance.engines.generation.plain import engine_for
 from samovar_instance.engines.generation.planning import Limits, Planner
 from samovar_instance.engines.generation.sampling import TokenSampler
 from samovar_instance.engines.generation.sampling_state import SamplingState
 from samovar_instance.engines.generation.scheduler import Limits as StepLimits
+from samovar_instance.engines.generation.speculation import PromptLookup, Proposer
 from samovar_instance.engines.generation.step_loop import StepLoop
 from samovar_instance.engines.generation.tools import FORMATS
+
+PROMPT_LOOKUP = "prompt-lookup"
+DRAFT_CACHE_SHARE = 4  # the draft model's cache is this much smaller
 
 
 class TextGenerator:
@@ -35,7 +40,8 @@ class TextGenerator:
     cache_gib: memory for keys and values. block_tokens: of one block of it. max_running: sequences in one step.
     max_step_tokens: tokens in one step. max_context: tokens of one request, prompt and answer, None = what model and
     cache allow. shares_prefixes: prompts that begin alike are computed once. tool_format: "hermes", "llama3" or
-    "mistral", "" = as the chat template says.
+    "mistral", "" = as the chat template says. speculation: "prompt-lookup", or the folder, within the weights, of a
+    small model with the same vocabulary that drafts; "" = none.
     """
 
     cache_gib: ClassVar[float] = 1.0
@@ -45,19 +51,23 @@ class TextGenerator:
     max_context: ClassVar[int | None] = None
     shares_prefixes: ClassVar[bool] = True
     tool_format: ClassVar[str] = ""
+    speculation: ClassVar[str] = ""
 
     def load(self, weights: Path, device: str) -> None:
         """Load model and tokenizer from a folder, and make the engine. Raises: what either of them raises."""
         model = load_pretrained(weights, AutoModelForCausalLM, device)
         tokenizer = AutoTokenizer.from_pretrained(weights, local_files_only=True)
-        self._loop = StepLoop(lambda: self.make_engine(model))
+        draft = None
+        if self.speculation not in ("", PROMPT_LOOKUP):
+            draft = load_pretrained(weights / self.speculation, AutoModelForCausalLM, device)
+        self._loop = StepLoop(lambda: self.make_engine(model, draft))
         context = self._loop.engine.max_context_tokens
         context = min(context, self.max_context or context)
         limits = Limits(context, model.config.get_text_config().vocab_size, _end_ids(model, tokenizer))
         self._planner = Planner(tokenizer, limits, FORMATS[self.tool_format] if self.tool_format else None)
 
-    def make_engine(self, model: Any) -> GenerationEngine:
-        """Return a new engine for the model, by the options."""
+    def make_engine(self, model: Any, draft: Any) -> GenerationEngine:
+        """Return a new engine for the model, by the options. draft: the model that drafts, None if none does."""
         return engine_for(
             model,
             TokenSampler(),
@@ -67,7 +77,19 @@ class TextGenerator:
                 shares_prefixes=self.shares_prefixes,
                 limits=StepLimits(max_running=self.max_running, max_step_tokens=self.max_step_tokens),
             ),
+            self._proposer(model, draft),
         )
+
+    def _proposer(self, model: Any, draft: Any) -> Proposer | None:
+        if draft is not None:
+            cache_bytes = int(self.cache_gib * (1 << 30)) // DRAFT_CACHE_SHARE
+            return DraftModel(
+                draft,
+                num_vocabulary=model.get_input_embeddings().num_embeddings,
+                cache_bytes=cache_bytes,
+                block_tokens=self.block_tokens,
+            )
+        return PromptLookup() if self.speculation else None
 
     async def __call__(self, request: GenerationInput, ctx: Context) -> AsyncIterator[GenerationOutput]:
         """Yield the answer piece by piece; what waits for a slow reader is merged.
