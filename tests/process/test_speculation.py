@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence as Row
@@ -210,20 +211,24 @@ def test_a_sequence_with_a_grammar_has_no_drafts() -> None:
 VOCABULARY = 8
 
 
-def tiny(seed: int) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
+def tiny(noise: float = 0.0) -> LlamaForCausalLM:
+    """A model of eight tokens. noise: added to its weights, so that it nearly agrees with itself."""
+    torch.manual_seed(1)
     torch.set_num_threads(1)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=16,
-            intermediate_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            initializer_range=0.5,
-            max_position_embeddings=64,
-        )
-    ).eval()
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        initializer_range=0.5,
+        max_position_embeddings=64,
+    )
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights += noise * torch.randn_like(weights)
+    return model
 
 
 @torch.inference_mode()
@@ -245,7 +250,8 @@ def pairs(model: LlamaForCausalLM, prompt: list[int], options: dict[str, Any]) -
 
 def chi_square(observed: Counter[tuple[int, int]], chances: dict[tuple[int, int], float], num: int) -> float:
     """How far off the counts are, as a standard normal number (Wilson and Hilferty); cells of few are one cell."""
-    assert all(chances[cell] > 0 for cell in observed), "what is impossible was drawn"
+    if any(chances[cell] == 0 for cell in observed):
+        return math.inf
     large = {cell: chance * num for cell, chance in chances.items() if chance * num >= 5}
     terms = [(observed[cell] - count) ** 2 / count for cell, count in large.items()]
     rest = num - sum(large.values())
@@ -261,8 +267,8 @@ def chi_square(observed: Counter[tuple[int, int]], chances: dict[tuple[int, int]
 )
 def test_drawn_tokens_have_the_models_distribution(options: dict[str, Any]) -> None:
     num, prompt = 3000, [1, 5, 3]
-    drafting = DraftModel(tiny(2), num_vocabulary=VOCABULARY, cache_bytes=1_000_000)
-    engine = Engine(tiny(1), TokenSampler(), Options(cache_bytes=1_000_000), drafting, Always())
+    drafting = DraftModel(tiny(noise=0.2), num_vocabulary=VOCABULARY, cache_bytes=1_000_000)
+    engine = Engine(tiny(), TokenSampler(), Options(cache_bytes=1_000_000), drafting, Always())
     sequences = [sequence(prompt, 3, sampling=SamplingState(seed=seed, **options)) for seed in range(num)]
     for first in range(0, num, 60):  # a step with prompts has no drafts
         run_all(engine, sequences[first : first + 60])
@@ -270,5 +276,5 @@ def test_drawn_tokens_have_the_models_distribution(options: dict[str, Any]) -> N
     assert stats.num_drafts > num / 2
     assert 0.1 < stats.num_right_drafts / stats.num_drafts < 0.9, "some drafts are right, some are not"
     observed = Counter((each.generated[1], each.generated[2]) for each in sequences)
-    assert abs(chi_square(observed, pairs(tiny(1), prompt, options), num)) < 3.3
-    assert chi_square(observed, pairs(tiny(2), prompt, options), num) > 10, "the draft model's is another one"
+    assert abs(chi_square(observed, pairs(tiny(), prompt, options), num)) < 3.3
+    assert chi_square(observed, pairs(tiny(noise=0.2), prompt, options), num) > 10, "the draft model's is another one"
