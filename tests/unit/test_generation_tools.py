@@ -24,7 +24,6 @@ from samovar_instance.engines.generation.tools import (
     forced_calls,
     format_of_template,
     free_calls,
-    write_calls,
 )
 from support.tiny_models import tiny_tokenizer
 
@@ -37,6 +36,17 @@ TOOLS = [
 arguments = st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text(max_size=9), max_size=3)
 calls = st.lists(st.tuples(st.sampled_from(["pour", "stop_pouring"]), arguments), min_size=1, max_size=3)
 formats = st.sampled_from(list(FORMATS.values()))
+
+
+def written(tool_format: ToolFormat, wanted: list[tuple[str, dict[str, Any]]]) -> str:
+    """Return the text of calls (name, arguments) as a model writes them."""
+    bodies = [{"name": name, tool_format.key: arguments} for name, arguments in wanted]
+    if tool_format.is_list:
+        return tool_format.begin + json.dumps(bodies, ensure_ascii=False)
+    texts = [json.dumps(body, ensure_ascii=False) for body in bodies]
+    if tool_format.is_bare:
+        return "; ".join(texts)
+    return "\n".join(f"{tool_format.begin}\n{body}\n{tool_format.end}" for body in texts)
 
 
 def read(tool_format: ToolFormat, pieces: list[str]) -> tuple[str, list[ToolCall]]:
@@ -58,7 +68,7 @@ def chopped(text: str, places: list[int]) -> list[str]:
 def test_calls_are_read_as_they_were_written(
     tool_format: ToolFormat, wanted: list[tuple[str, dict[str, Any]]], places: list[int]
 ) -> None:
-    text, found = read(tool_format, chopped(write_calls(tool_format, wanted), places))
+    text, found = read(tool_format, chopped(written(tool_format, wanted), places))
     assert text.strip() == ""
     assert [(call.function.name, json.loads(call.function.arguments)) for call in found] == wanted
     assert len({call.id for call in found}) == len(found)
@@ -71,7 +81,7 @@ def test_what_is_no_call_stays_text(tool_format: ToolFormat, text: str, places: 
 
 @pytest.mark.parametrize("tool_format", [HERMES, MISTRAL])
 def test_text_in_front_comes_before_the_call(tool_format: ToolFormat) -> None:
-    call = write_calls(tool_format, [("pour", {"ml": 100})])
+    call = written(tool_format, [("pour", {"ml": 100})])
     reader = ToolReader(tool_format, TOOLS, lambda: "call_0")
     assert reader.add("I pour. ") == ("I pour. ", [])
     assert reader.add(call[:5]) == ("", []), "it is held until it is known what it is"
@@ -90,6 +100,8 @@ def test_text_in_front_comes_before_the_call(tool_format: ToolFormat) -> None:
         (LLAMA3, '{"answer": 42}'),
         (LLAMA3, '{"name": "unknown", "parameters": {}}'),
         (LLAMA3, '  {"name": "pour", "parameters": {}} it was'),
+        (LLAMA3, '<|python_tag|>{"name": "pour"'),
+        (LLAMA3, "<|python_tag|>print(5)"),
         (LLAMA3, 'so: {"name": "pour", "parameters": {}}'),
         (MISTRAL, '[TOOL_CALLS][{"name": "pour"'),
         (MISTRAL, "[TOOL_CALLS]"),

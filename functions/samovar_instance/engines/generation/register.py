@@ -59,7 +59,7 @@ class Register:
                 self.end(run, "cancelled")
         self._cancelled.clear()
         for run in [run for run in self._runs.values() if run.sequence.deadline_s <= now_s]:
-            self.end(run, "failed", DeadlineExceeded("the deadline passed while tokens were generated"))
+            self.end(run, "failed", DeadlineExceeded("the deadline passed in phase run", phase="run"))
 
     def tell(self, run: Run, token: Token | Exception) -> None:
         """Give a run its next token, or the error that ends it. What its listener raises ends it, too."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -73,6 +72,7 @@ class ToolReader:
         self._is_beginning = tool_format.is_bare
         self._before = StopFinder([tool_format.begin])
         self._inside: StopFinder | None = None
+        self._marker = ""  # what began the call
         self._call = ""  # what stands between begin and end, so far
         self.num_calls = 0
 
@@ -85,7 +85,7 @@ class ToolReader:
         while piece:
             if self._inside is None:
                 texts.append(self._before.add(piece))
-                piece = self._open(self._before.rest) if self._before.found else ""
+                piece = self._open(self._format.begin, self._before.rest) if self._before.found else ""
             else:
                 piece = self._add_inside(piece, texts, calls)
         return self._text(texts), calls
@@ -109,14 +109,12 @@ class ToolReader:
         if not start:
             return ""
         seen, self._seen, self._is_beginning = self._seen, "", False
-        if not start.startswith("{"):
-            return seen
-        self._open("")
-        return seen
+        return self._open("", seen) if start.startswith("{") else seen
 
-    def _open(self, rest: str) -> str:
+    def _open(self, marker: str, rest: str) -> str:
+        """Return `rest`, which is to be read as of a call."""
         self._inside = StopFinder([self._format.end] if self._format.end else [])
-        self._call = ""
+        self._marker, self._call = marker, ""
         return rest
 
     def _add_inside(self, piece: str, texts: list[str], calls: list[ToolCall]) -> str:
@@ -135,12 +133,8 @@ class ToolReader:
             calls += [ToolCall(id=self._new_id(), function=FunctionCall(name=n, arguments=a)) for n, a in found]
             self.num_calls += len(found)
         else:
-            texts.append(("" if self._is_bare_call() else self._format.begin) + self._call)
-            texts.append(self._format.end if is_ended else "")
+            texts += [self._marker, self._call, self._format.end if is_ended else ""]
         self._inside, self._before = None, StopFinder([self._format.begin])
-
-    def _is_bare_call(self) -> bool:
-        return self._format.is_bare and self._call.lstrip().startswith("{")
 
     def _text(self, texts: list[str]) -> str:
         """Return the joined texts; blanks alone beside calls are how calls are laid out."""
@@ -166,17 +160,6 @@ def read_calls(tool_format: ToolFormat, text: str) -> list[tuple[str, str]] | No
         return None
     is_fine = found and all(bytes(arguments).startswith(b"{") for _, arguments in found)
     return [(name, bytes(arguments).decode()) for name, arguments in found] if is_fine else None
-
-
-def write_calls(tool_format: ToolFormat, calls: Sequence[tuple[str, dict[str, Any]]]) -> str:
-    """Return the text of calls (name, arguments) as a model writes them."""
-    bodies = [{"name": name, tool_format.key: arguments} for name, arguments in calls]
-    if tool_format.is_list:
-        return tool_format.begin + json.dumps(bodies, ensure_ascii=False)
-    written = [json.dumps(body, ensure_ascii=False) for body in bodies]
-    if tool_format.is_bare:
-        return "; ".join(written)
-    return "\n".join(f"{tool_format.begin}\n{body}\n{tool_format.end}" for body in written)
 
 
 def forced_calls(tool_format: ToolFormat, tools: Sequence[Tool], is_parallel: bool, mark: Callable[[str], str]) -> str:
