@@ -7,13 +7,13 @@
 | text_completion       | a completion, either  | text
 
 The choices of prompt p are numbered from p * n. A choice whose function says no reason for its end has ended by
-`stop`. Usage is what the function said, over all prompts; null if it said nothing. This module does not know how
-answers are sent.
+`stop`, or by its tool calls. Usage is what the function said, over all prompts; null if it said nothing.
+This module does not know how answers are sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,7 +23,6 @@ from samovar.errors import BadOutput
 from samovar.tasks.generation import FinishReason, GenerationOutput, TokenLogprob, ToolCall, Usage
 from samovar_gateway.openai import logprobs
 
-STOP: FinishReason = "stop"
 NOTHING = GenerationOutput()
 
 
@@ -37,6 +36,11 @@ class Choice:
     finish_reason: FinishReason | None = None
     is_begun: bool = False
     num_calls: int = 0
+
+    @property
+    def end(self) -> FinishReason:
+        """Why it ended, once it has."""
+        return self.finish_reason or ("tool_calls" if self.num_calls else "stop")
 
 
 class Shape(Protocol):
@@ -138,7 +142,7 @@ class Answer:
         """Return the last chunks of choices whose end was not told."""
         open_choices = [(number, one) for number, one in enumerate(self._choices) if one.finish_reason is None]
         return [
-            self._chunk(number, self._shape.delta(choice, NOTHING), [], STOP, fingerprint)
+            self._chunk(number, self._shape.delta(choice, NOTHING), [], choice.end, fingerprint)
             for number, choice in open_choices
         ]
 
@@ -159,7 +163,7 @@ class Answer:
         """Return the whole answer, of what was collected."""
         head = {**self._head, "object": self._shape.whole, "system_fingerprint": fingerprint}
         choices = [
-            self._choice(number, self._shape.told(choice), choice.logprobs, choice.finish_reason or STOP)
+            self._choice(number, self._shape.told(choice), choice.logprobs, choice.end)
             for number, choice in enumerate(self._choices)
         ]
         return msgspec.json.encode({**head, "choices": choices, "usage": self._usage()})
@@ -210,8 +214,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": call.type, "function": msgspec.to_builtins(call.function)}
 
 
-ToItem = Callable[[bytes], GenerationOutput]
-_decode: ToItem = msgspec.json.Decoder(GenerationOutput).decode
+_decode = msgspec.json.Decoder(GenerationOutput).decode
 
 
 def item_of(chunk: bytes) -> GenerationOutput:

@@ -46,6 +46,7 @@ class Generation:
         ask, found = await exchange.ask(TEXT_GENERATION)
         asked = await exchange.noted(ask, self._read, found)
         exchange.names = asked.names
+        bodies = await exchange.noted(ask, asked.bodies)
         asks = parts_of(ask, len(asked.inputs))
         answer = Answer(
             self._shape,
@@ -58,7 +59,7 @@ class Generation:
         with exchange.caller.watching_all(asks, exchange.receive):
             try:
                 pieces = Pieces(exchange.state.journey, asks)
-                pieces.begin(asked.bodies())
+                pieces.begin(bodies)
                 if asked.is_stream:
                     await Streamed(exchange, asks, pieces, answer, asked.with_usage).run()
                 else:

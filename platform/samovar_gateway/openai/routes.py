@@ -24,21 +24,9 @@ from samovar_gateway.openai.generation import Generation
 log = logging.getLogger(__name__)
 
 MODELS = "/v1/models"
-UNSERVED = frozenset(
-    (
-        *(
-            "responses",
-            "conversations",
-            "moderations",
-            "images",
-            "audio",
-            "files",
-            "batches",
-            "fine_tuning",
-            "realtime",
-        ),
-        *("assistants", "threads", "vector_stores", "containers", "evals", "videos"),
-    )
+UNSERVED = (
+    *("responses", "conversations", "moderations", "images", "audio", "videos", "files", "batches", "fine_tuning"),
+    *("realtime", "assistants", "threads", "vector_stores", "containers", "evals"),
 )
 POSTS: dict[str, Callable[[Exchange], Awaitable[None]]] = {
     "/v1/chat/completions": Generation(Chat(), requests.chat),
