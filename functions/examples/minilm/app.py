@@ -40,6 +40,7 @@ class MiniLM:
         self.net = load_pretrained(weights, BertModel, device)
         self.tokenizer = load_tokenizer(weights)
         self.tokenizer.enable_truncation(MAX_TOKENS)
+        self.tokenizer.no_padding()  # its file says to 128 tokens: batches are padded below, to their longest
         self.ids = lru_cache(MAX_WAITING)(self._ids)  # a text is tokenized once: when it comes, to know its length
 
     def _ids(self, text: str) -> torch.Tensor:
