@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ import click
 
 from samovar.cli.conversation import HELP, Conversation, Reply, order_of
 from samovar.cli.session import Session, verb
-from samovar.cli.styling import Styled, printable
+from samovar.cli.styling import Paper, Plain, Raw, Styled, printable
 from samovar.errors import RequestError, SamovarError
 from samovar.tasks import TEXT_GENERATION
 
@@ -85,37 +86,34 @@ class Talk:
         self._conversation = conversation
         self._timeout_s = timeout_s
         self._is_hinting = False
+        self._is_warned = False  # the next Ctrl-C leaves
 
     def run(self) -> int:
         """Talk until the person leaves; return the exit code."""
         self._session.note(f"{self._function.name}: /help lists what can be typed, Ctrl-D leaves")
-        warned = False
         with history():
             while True:
                 try:
                     line = input(PROMPT if sys.stdout.isatty() and not self._session.as_json else "").strip()
-                    warned = warned and not line
                     if line and self._obey(line):
                         return 0
                 except EOFError:
                     self._session.note("")
                     return 0
                 except KeyboardInterrupt:
-                    if warned:
-                        self._session.note("")
+                    self._session.note("" if self._is_warned else "\nCtrl-C once more, or Ctrl-D, leaves")
+                    if self._is_warned:
                         return 0
-                    warned = True
-                    self._session.note("\nCtrl-C once more, or Ctrl-D, leaves")
+                    self._is_warned = True
                 except SamovarError as error:
                     self._fail(error)
 
     def _obey(self, line: str) -> bool:
-        """Do what a line says; return whether it says to leave. Raises: SamovarError; KeyboardInterrupt after an
-        answer that was stopped."""
+        """Do what a line says; return whether it says to leave. Raises: SamovarError."""
+        self._is_warned = False
         order = order_of(line)
         if order is None:
-            if not self.ask(line[1:] if line.startswith("//") else line):
-                raise KeyboardInterrupt
+            self._is_warned = not self.ask(line[1:] if line.startswith("//") else line)
             return False
         if order[0] == "/exit":
             return True
@@ -179,13 +177,13 @@ class Talk:
         elif is_whole:
             self._session.note(reply.summary())
         else:
-            self._session.note("stopped")
+            self._session.note("stopped; Ctrl-C once more leaves")
         return is_whole
 
     def _show(self, reply: Reply, request: dict[str, Any]) -> None:
         from samovar.events import Log, Output, Waiting
 
-        write = _writer(self._session.as_json)
+        paper = _paper()
         events = self._function.events(request, timeout_s=self._timeout_s, resume_s=RESUME_S)
         with contextlib.closing(events):
             try:
@@ -193,13 +191,19 @@ class Talk:
                     if isinstance(event, Waiting) and not reply.text:
                         self._hint(f"{PHASES.get(event.phase, 'waiting')} · {time.monotonic() - reply.asked_s:.0f} s")
                     elif isinstance(event, Output):
-                        self._hint("")
-                        write.send(reply.take(event.value, time.monotonic()))
+                        self._write(paper.feed(reply.take(event.value, time.monotonic())))
                     elif isinstance(event, Log):
                         self._hint("")
                         self._session.note(printable(event.line))
             finally:
-                write.close()
+                is_open = bool(reply.text) and not reply.text.endswith("\n")
+                self._write(paper.end() + "\n" * is_open)
+
+    def _write(self, text: str) -> None:
+        """Show a piece of an answer at once."""
+        self._hint("")
+        if not self._session.as_json:
+            click.echo(text, nl=False, color=True)  # colours are `paper`'s business
 
     def _hint(self, text: str) -> None:
         """Show on the line below the question what is waited for; "" takes it away."""
@@ -214,45 +218,11 @@ class Talk:
             self._session.note("  the conversation is longer than the model can read: /reset begins anew")
 
 
-def _writer(is_silent: bool) -> Any:
-    """Return what shows pieces of text that are sent to it, and ends the line when it is closed."""
-    writing = _silence() if is_silent else _write_styled() if _has_colours() else _write()
-    next(writing)
-    return writing
-
-
-def _write_styled() -> Any:
-    styled, is_empty = Styled(), True
-    try:
-        while True:
-            text = yield
-            is_empty = is_empty and not text
-            click.echo(styled.feed(text), nl=False, color=True)
-    finally:
-        click.echo(styled.end(), nl=not is_empty, color=True)
-
-
-def _write() -> Any:
-    last = "\n"
-    is_terminal = sys.stdout.isatty()
-    try:
-        while True:
-            text = yield
-            last = text or last
-            click.echo(printable(text) if is_terminal else text, nl=False, color=True)  # a pipe gets what was said
-    finally:
-        click.echo("", nl=not last.endswith("\n"))
-
-
-def _silence() -> Any:
-    while True:
-        yield
-
-
-def _has_colours() -> bool:
-    import os
-
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM", "") != "dumb"
+def _paper() -> Paper:
+    """Return how text is written to stdout: what was said to a pipe, printable to a terminal, coloured if it can."""
+    if not sys.stdout.isatty():
+        return Raw()
+    return Plain() if "NO_COLOR" in os.environ or os.environ.get("TERM", "") == "dumb" else Styled()
 
 
 @contextlib.contextmanager

@@ -27,12 +27,13 @@ SETTINGS: dict[str, type[int | float | str]] = {
 }
 HELP = {
     "/system [TEXT]": "what the model is told before everything else; alone: shows it",
-    "/set [NAME VALUE]": f"{', '.join(SETTINGS)}; without a value: back to the function's own; alone: shows them",
+    "/set [NAME VALUE]": "temperature, max_tokens, seed, …; without a value: as the function has it; alone: shows all",
     "/reset": "forget the conversation",
     "/save FILE": "write the conversation as JSON",
     "/help": "this",
     "/exit": "leave, as Ctrl-D does",
 }
+SHORTEST_S = 0.05  # between first and last token, for a rate to mean something
 ORDERS = tuple(usage.split(" ")[0] for usage in HELP)
 
 
@@ -107,8 +108,8 @@ class Reply:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """How fast the tokens after the first one came; None if there is none."""
-        if self.first_s is None or self.num_tokens < 2 or self.last_s <= self.first_s:
+        """How fast the tokens after the first one came; None of too few."""
+        if self.first_s is None or self.num_tokens < 2 or self.last_s - self.first_s < SHORTEST_S:
             return None
         return (self.num_tokens - 1) / (self.last_s - self.first_s)
 

@@ -7,6 +7,7 @@ in pieces: what could become one is held back until the next piece. This module 
 from __future__ import annotations
 
 import re
+from typing import Protocol
 
 BOLD, CODE, PLAIN = "\x1b[1m", "\x1b[36m", "\x1b[0m"
 # control characters but tab and newline: from a model they are noise at best, and orders to the terminal at worst
@@ -20,8 +21,38 @@ def printable(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
+class Paper(Protocol):
+    """What a text is written on, piece by piece."""
+
+    def feed(self, text: str) -> str:
+        """Return what can be shown after `text`."""
+
+    def end(self) -> str:
+        """Return what is left."""
+
+
+class Raw:
+    """Shows text as it is."""
+
+    def feed(self, text: str) -> str:
+        """Return it."""
+        return text
+
+    def end(self) -> str:
+        """Return nothing: nothing was held back."""
+        return ""
+
+
+class Plain(Raw):
+    """Shows what is harmless on a terminal."""
+
+    def feed(self, text: str) -> str:
+        """Return it without control characters."""
+        return printable(text)
+
+
 class Styled:
-    """One answer's text in colour."""
+    """Shows one answer in colour."""
 
     def __init__(self) -> None:
         self._held = ""
