@@ -37,8 +37,9 @@ _GOES_TO: dict[str, tuple[tuple[str, str], ...]] = {
     "max_running": ((_SETTINGS, "max_running"), ("scaling", "target_concurrency")),
     "max_context": ((_SETTINGS, "max_context"),),
     "cache_gib": ((_SETTINGS, "cache_gib"),),
+    "speculation": ((_SETTINGS, "speculation"),),
 }
-_OF_GENERATION = frozenset({"max_running", "max_context", "cache_gib"})
+_OF_GENERATION = frozenset({"max_running", "max_context", "cache_gib", "speculation"})
 _OF_BATCHES = frozenset({"max_batch", "max_wait_ms"})
 
 
@@ -70,6 +71,9 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--max-running", type=click.IntRange(min=1), help="Text generation: answers made at once."),
         click.option("--cache-gib", type=click.FloatRange(min=0, min_open=True), help="… memory of keys and values."),
+        click.option(
+            "--speculation", type=click.Choice(["prompt-lookup"]), help="… how drafts are made, where they pay."
+        ),
     )
     for option in reversed(options + _acceleration_options()):
         command = option(command)
