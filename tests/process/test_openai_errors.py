@@ -14,6 +14,7 @@ from openai import OpenAI
 
 from samovar.policies import Fallback
 from samovar.spec import Limits
+from support.gateway import ADMIN_KEY
 from support.instance_driver import FUNCTIONS, Zygote
 from support.openai_gateway import Platform, running_platform
 from support.waiting import wait_until
@@ -26,7 +27,7 @@ CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 
 @pytest.fixture(scope="module")
 def platform(valkey: Any, seaweed: Any, session_zygote: Zygote) -> Iterator[Platform]:
-    with running_platform(valkey, seaweed, session_zygote) as running:
+    with running_platform(valkey, seaweed, session_zygote, body_timeout_s=2.0) as running:
         running.serve("parrot")
         running.serve("measures")
         running.deploy(FUNCTIONS / "echo_sum", name="sums")
@@ -151,6 +152,15 @@ def test_the_head_of_a_request(platform: Platform) -> None:
     packed = {"content-encoding": "gzip"}
     assert told(post(platform, CHAT, asked(), **packed))[:2] == (415, "unsupported_encoding")
     assert told(post(platform, CHAT, asked(), **{"samovar-priority": "huge"}))[:2] == (400, "malformed")
+
+
+def test_a_body_that_does_not_come(platform: Platform) -> None:
+    lines = [f"POST {CHAT} HTTP/1.1", "host: x", f"authorization: Bearer {ADMIN_KEY}", "content-length: 100", "", "{"]
+    with platform.gateway.connect() as line:
+        line.sendall("\r\n".join(lines).encode())
+        head, _, body = b"".join(iter(lambda: line.recv(1 << 16), b"")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408 ") and b"connection: close" in head
+    assert json.loads(body)["error"]["code"] == "client_too_slow"
 
 
 def test_keys(platform: Platform) -> None:

@@ -161,6 +161,7 @@ def test_what_changes_nothing_is_accepted(given: dict[str, Any]) -> None:
         ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
         ({"stream": True, "stream_options": {"foo": True}}, "stream_options.foo"),
         ({"user": 3}, "user"),
+        ({"safety_identifier": 3}, "safety_identifier"),
         ({"store": True}, "store"),
         ({"metadata": {"a": 1}}, "metadata"),
         ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),

@@ -59,15 +59,17 @@ def chat(fields: Mapping[str, Any]) -> Asked:
     for name, read in (("tools", tools_of), ("tool_choice", tool_choice_of), ("response_format", format_of)):
         if name in given:
             found[name] = read(given[name])
-    if "user" not in given and "safety_identifier" in given:
-        found["user"] = given["safety_identifier"]
     names = {}
+    if "user" not in given and "safety_identifier" in given:
+        names["user"] = "safety_identifier"
+        found["user"] = given["safety_identifier"]
     if "max_completion_tokens" in given:
         names["max_tokens"] = "max_completion_tokens"
         found["max_tokens"] = _max_tokens(given)
     if (logprobs := _chat_logprobs(given)) is not None:
-        names["logprobs"] = "top_logprobs"
         found["logprobs"] = logprobs
+    if "top_logprobs" in given:
+        names["logprobs"] = "top_logprobs"
     return _asked(given, [_input(found, names)], names)
 
 
