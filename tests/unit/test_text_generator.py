@@ -15,7 +15,9 @@ import pytest
 import torch
 
 import samovar as sv
-from samovar.errors import FunctionRaised, RequestError
+from samovar.acceleration.options import Acceleration
+from samovar.acceleration.session import Session, opened
+from samovar.errors import DeployRefused, FunctionRaised, RequestError
 from samovar.tasks.generation import CONTEXT_EXCEEDED, GenerationInput, GenerationOutput, Usage
 from samovar_instance.engines.generation.contract import GenerationEngine
 from samovar_instance.engines.text_generation import TextGenerator
@@ -342,6 +344,22 @@ async def test_leaving_ends_the_sequence_at_the_next_step(tiny: Tiny) -> None:
     await pieces.aclose()  # type: ignore[attr-defined]
     tiny._loop.engine.step()
     assert not tiny._loop.engine.has_work
+
+
+@pytest.mark.parametrize(
+    "declared", [Acceleration(compile="inductor"), Acceleration(engine="onnx"), Acceleration(attention="eager")]
+)
+def test_what_the_engine_cannot_use_is_refused_at_load(declared: Acceleration) -> None:
+    with opened(Session(declared)), pytest.raises(DeployRefused, match="takes precision"):
+        Tiny().load(tiny_model("llama"), "cpu")
+
+
+async def test_a_precision_is_used() -> None:
+    generator = Shows()
+    with opened(Session(Acceleration(precision="bf16"))):
+        generator.load(tiny_model("llama"), "cpu")
+    assert generator.model.lm_head.weight.dtype == torch.bfloat16
+    assert (await ask(generator, prompt="the cat", **GREEDY)).usage.completion_tokens == 24
 
 
 class Breaks(Tiny):

@@ -15,7 +15,10 @@ from typing import Any, ClassVar
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from samovar.acceleration import session as sessions
+from samovar.acceleration.options import Acceleration
 from samovar.context import Context
+from samovar.errors import DeployRefused
 from samovar.tasks.generation import GenerationInput, GenerationOutput
 from samovar.torch import load_pretrained
 from samovar_instance.engines.generation.contract import EndReason, GenerationEngine, Sequence, Token
@@ -54,7 +57,11 @@ class TextGenerator:
     speculation: ClassVar[str] = ""
 
     def load(self, weights: Path, device: str) -> None:
-        """Load model and tokenizer from a folder, and make the engine. Raises: what either of them raises."""
+        """Load model and tokenizer from a folder, and make the engine.
+
+        Raises: DeployRefused if more than a precision is declared for it; what transformers or the engine raises.
+        """
+        _refuse_built()
         model = load_pretrained(weights, AutoModelForCausalLM, device)
         tokenizer = AutoTokenizer.from_pretrained(weights, local_files_only=True)
         draft = None
@@ -132,6 +139,16 @@ class _Proof:
     def ended(self, reason: EndReason, error: Exception | None) -> None:
         """Keep what went wrong."""
         self.is_ended, self.error = True, error
+
+
+def _refuse_built() -> None:
+    """Raise DeployRefused where the version declares what an engine that computes attention over pages cannot use."""
+    session = sessions.current()
+    declared = session.acceleration if session is not None else Acceleration()
+    if declared.is_built or declared.attention:
+        raise DeployRefused(
+            "text generation by our engine takes precision, and no compile, engine or attention: it brings its own"
+        )
 
 
 def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
