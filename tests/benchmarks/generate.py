@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from harness import generation
@@ -137,9 +138,7 @@ def _between(answers: Sequence[Any], start_s: float, end_s: float) -> list[float
     gaps = []
     for each in answers:
         times_s = heard(each).times_s
-        gaps += [
-            after - before for before, after in zip(times_s, times_s[1:], strict=False) if start_s < after <= end_s
-        ]
+        gaps += [after - before for before, after in pairwise(times_s) if start_s < after <= end_s]
     return gaps
 
 

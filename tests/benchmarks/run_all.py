@@ -32,6 +32,8 @@ NAMES = (
     "peers",
     "batching",
     "encoder",
+    "generate",
+    "prefix",
     "speculative",
     "memory",
     "burst",

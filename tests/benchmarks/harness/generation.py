@@ -49,11 +49,13 @@ class Request:
 
 @dataclass
 class Served:
-    """What serving came to. tokens: of each request; seconds: of the whole; times_s: of each token of each request."""
+    """What serving came to. tokens: of each request; seconds: of the whole; times_s: of each token of each request, if
+    the way tells; num_cached: tokens of prompts that were found in the cache."""
 
     tokens: list[list[int]]
     seconds: float
     times_s: list[list[float]] = field(default_factory=list)
+    num_cached: int = 0
 
     @property
     def rate(self) -> float:
@@ -192,7 +194,8 @@ class Samovar:
         seconds = clock_s() - started_s
         self.wastes.append(1 - used / held)
         times_s = [[at - started_s for at in heard(each).times_s] for each in sequences]
-        return Served([each.generated for each in sequences], seconds, times_s)
+        num_cached = engine.stats().num_cached_tokens
+        return Served([each.generated for each in sequences], seconds, times_s, num_cached)
 
 
 def sequence(request: Request) -> contract.Sequence:
