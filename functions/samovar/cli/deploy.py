@@ -16,6 +16,7 @@ from samovar.cli.deploy_model import eject, model_options, project_of, refuse_st
 from samovar.cli.rollout import trial_of, trial_options
 from samovar.cli.session import Session, verb
 from samovar.cli.text import described, measured, sample, size
+from samovar.tasks import TEXT_GENERATION
 
 if TYPE_CHECKING:
     from rich.table import Table
