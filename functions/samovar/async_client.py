@@ -19,7 +19,7 @@ from samovar import job_client_async, job_requests, patience
 from samovar.connection import find_connection
 from samovar.errors import SamovarError, Unavailable
 from samovar.event_client import read_events_async
-from samovar.events import Course, Event
+from samovar.events import Course, Event, Output
 from samovar.jobs import JobEvent
 from samovar.problems import stream_item
 from samovar.transport import (
@@ -210,9 +210,22 @@ class AsyncFunction:
         )
 
     async def stream(
-        self, value: Any = None, *, timeout_s: float | None = None, priority: Priority | None = None
+        self,
+        value: Any = None,
+        *,
+        timeout_s: float | None = None,
+        priority: Priority | None = None,
+        resume_s: float | None = None,
     ) -> AsyncIterator[Any]:
-        """Yield the items of a function that streams, as they arrive."""
+        """Yield the items of a function that streams, as they arrive; as `Function.stream`."""
+        if resume_s is not None:
+            async with contextlib.aclosing(
+                self.events(value, timeout_s=timeout_s, priority=priority, resume_s=resume_s)
+            ) as events:
+                async for event in events:
+                    if isinstance(event, Output):
+                        yield event.value
+            return
         path = invoke_path(self.name)
         async with self._client.lines("POST", path, dump(value), **terms(timeout_s, priority)) as (_, lines):
             async for line in lines:

@@ -29,7 +29,7 @@ from samovar import job_client, job_requests, patience
 from samovar.connection import find_connection
 from samovar.errors import SamovarError, Unavailable
 from samovar.event_client import read_events
-from samovar.events import Course, Event
+from samovar.events import Course, Event, Output
 from samovar.jobs import JobEvent
 from samovar.problems import stream_item
 from samovar.transport import (
@@ -244,9 +244,23 @@ class Function:
         )
 
     def stream(
-        self, value: Any = None, *, timeout_s: float | None = None, priority: Priority | None = None
+        self,
+        value: Any = None,
+        *,
+        timeout_s: float | None = None,
+        priority: Priority | None = None,
+        resume_s: float | None = None,
     ) -> Iterator[Any]:
-        """Yield the items of a function that streams, as they arrive. Raises as `invoke` does, also between items."""
+        """Yield the items of a function that streams, as they arrive. Raises as `invoke` does, also between items.
+
+        Args: resume_s: as for `events`.
+        """
+        if resume_s is not None:
+            with contextlib.closing(
+                self.events(value, timeout_s=timeout_s, priority=priority, resume_s=resume_s)
+            ) as events:
+                yield from (event.value for event in events if isinstance(event, Output))
+            return
         path = invoke_path(self.name)
         with self._client.lines("POST", path, dump(value), **terms(timeout_s, priority)) as (_, lines):
             for line in lines:

@@ -73,7 +73,7 @@ class Departure:
         """
         called_s = now_s = time.monotonic()
         while now_s < until_s and not self._hurry.is_set():
-            if self._state.dispatcher.num_live or self._state.streams.num_missed:
+            if self._state.dispatcher.num_live or self._state.streams.num_owed:
                 called_s = now_s
             elif now_s - called_s > LAST_ANSWERS_S:
                 return

@@ -17,6 +17,7 @@ from samovar_dispatch.answers.cabinet import Cabinet
 from samovar_dispatch.ask import PRIORITY_NAMES
 from samovar_dispatch.call import Version
 from samovar_dispatch.stats import LATENCY_BOUNDS_S
+from samovar_gateway.events.streams import Streams
 from samovar_gateway.jobs.metrics import JobsCollector
 from samovar_gateway.requests_log import RequestsCollector
 from samovar_gateway.state import GatewayState
@@ -34,6 +35,7 @@ class DispatchCollector(Collector):
         self._problems = state.problems
         self._cabinet = state.cabinet
         self._gateway_id = state.gateway_id
+        self._streams = state.streams
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family."""
@@ -62,6 +64,7 @@ class DispatchCollector(Collector):
             "samovar_fallbacks", "Asks whose call came to nothing, by who answered", "by", versions, "fallbacks"
         )
         yield from _kept(self._cabinet)
+        yield from _resumable(self._streams)
         yield _gauge("samovar_queued", "Calls waiting for a slot now", [(v, v.num_queued) for v in versions])
         yield _gauge("samovar_running", "Calls instances hold now", [(v, v.num_running) for v in versions])
         yield from self._admission(versions)
@@ -130,6 +133,15 @@ def _by_kind(name: str, text: str, label: str, versions: Iterable[Version], attr
         for kind, count in getattr(version.stats, attribute).items():
             family.add_metric([*_labels(version), kind], count)
     return family
+
+
+def _resumable(streams: Streams) -> Iterator[Metric]:
+    number = GaugeMetricFamily("samovar_resumable_streams", "Streams one can come back to, ended ones included")
+    number.add_metric([], len(streams))
+    yield number
+    kept = GaugeMetricFamily("samovar_resumable_bytes", "What is kept of them")
+    kept.add_metric([], streams.num_bytes)
+    yield kept
 
 
 def _kept(cabinet: Cabinet) -> Iterator[Metric]:

@@ -83,8 +83,8 @@ class GatewaySettings(RequestLogSettings, frozen=True, kw_only=True):
         int, Meta(ge=0, description="What each gateway keeps of answers in memory, bytes")
     ] = 32 << 20
     resume_bytes: Annotated[
-        int, Meta(gt=0, description="What may be kept of resumable streams (docs/streaming.md), 1 MiB each, bytes")
-    ] = 512 << 20
+        int, Meta(gt=0, description="What may be kept of all resumable streams (docs/streaming.md), bytes")
+    ] = 256 << 20
     webhook_allow: WebhookAllow = ""
 
 

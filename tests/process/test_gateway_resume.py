@@ -277,23 +277,42 @@ def test_who_knows_no_position_leaves_for_good(pair: Pair) -> None:
     wait_until(lambda: _cancelled(one, "unborn") == 1)
 
 
+def test_a_gateway_that_may_keep_no_more_refuses_new_ones(pair: Pair) -> None:
+    pair.deploy("crowd")
+    with pair.third(resume_bytes=20_000) as small:
+        wait_until(lambda: _answers(small, "crowd"))
+        hurried = EVENTS | {"samovar-resume": "1"}
+        parts = [read(small, "crowd", hurried, {"stream": 3}) for _ in range(4)]
+        assert [part.status for part in parts] == [200, 200, 200, 503]
+        assert "without Samovar-Resume" in parts[-1].problem["detail"]
+        assert small.metric("samovar_resumable_streams") == 3
+        assert read(small, "crowd", EVENTS, {"stream": 3}).is_whole
+        wait_until(lambda: small.metric("samovar_resumable_bytes") == 0, what="they are forgotten")
+
+
 def test_away_from_readers_little_is_kept_and_nothing_lost(pair: Pair) -> None:
     instance = pair.deploy("holds", timeout_s=100.0)
-    part = read(pair.gateways[0], "holds", RESUMABLE, {"stream": 25_000}, most=1)
-    before = -1
-
-    def is_held() -> bool:
-        nonlocal before
-        last, before = before, instance.behave()["chunks"]
-        return last == before
-
-    wait_until(is_held, what="the generator waits")
-    assert 5_000 < before < 20_000, "a mebibyte of events is kept"
+    body = {"stream": 2000, "pad": 8000}
+    part = read(pair.gateways[0], "holds", RESUMABLE, body, most=1)
+    before = _wait_until_held(instance)
+    assert 800 < before < 1500, "8 MiB of events are kept"
     rest = resume(pair.gateways[1], "holds", part.last_id)
-    assert rest.is_whole and part.outputs + rest.outputs == [*range(25_000)]
+    assert rest.is_whole and part.outputs + rest.outputs == [*range(2000)]
     start = part.last_id.rpartition("-")[0] + "-1"
     gone = resume(pair.gateways[1], "holds", start)
     assert gone.status == 410 and "not kept any more" in gone.problem["detail"]
+
+
+def test_what_lay_in_sockets_when_the_line_broke_is_told_again(pair: Pair) -> None:
+    instance = pair.deploy("sockets", timeout_s=60.0)
+    body = {"stream": 400, "pad": 60_000}
+    with pair.gateways[0].client.stream("POST", _path("sockets"), json=body, headers=RESUMABLE) as answer:
+        part, waiting = Part(answer.status_code, answer.headers), blocks(answer)
+        while len(part.events) < 3:
+            enter(part, next(waiting))
+        _wait_until_held(instance)
+    rest = resume(pair.gateways[1], "sockets", part.last_id)
+    assert rest.is_whole and part.outputs + rest.outputs == [*range(400)]
 
 
 def test_an_owner_that_leaves_waits_for_who_may_come_back(pair: Pair) -> None:
@@ -363,6 +382,7 @@ def test_the_client_makes_up_for_lost_connections_by_itself(pair: Pair) -> None:
     with cutting_proxy(urls, CUTS) as proxy, samovar.Client(proxy.url, ADMIN_KEY) as client:
         told = [*client.function("client").events({"stream": 40, "say": "tea"}, resume_s=20)]
         assert proxy.num_connections > len(CUTS)
+        assert [*client.function("client").stream({"stream": 3}, resume_s=20)] == [{"n": n} for n in range(3)]
     assert [event.value["n"] for event in told if isinstance(event, Output)] == [*range(40)]
     assert [event.line for event in told if isinstance(event, Log)] == ["tea", *(f"tea {n}" for n in range(40))]
     assert isinstance(told[-1], Done) and told[-1].num_outputs == 40 and told[-1].headers["samovar-version"] == "1"
@@ -416,6 +436,23 @@ def test_refusals_are_raised_before_the_first_event(pair: Pair) -> None:
             next(client.function("nobody").events({}, resume_s=20))
         with pytest.raises(ValueError, match="1 to 60"):
             client.function("nobody").events({}, resume_s=100)
+
+
+def _path(name: str) -> str:
+    return f"/v1/functions/{name}/invoke"
+
+
+def _wait_until_held(instance: FakeInstance) -> int:
+    """Wait until the generator waits for its reader; return how many items it has given."""
+    before = -1
+
+    def is_held() -> bool:
+        nonlocal before
+        last, before = before, instance.behave()["chunks"]
+        return last == before
+
+    wait_until(is_held, what="the generator waits")
+    return before
 
 
 def _answers(gateway: Gateway, name: str) -> bool:

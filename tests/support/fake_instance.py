@@ -2,9 +2,9 @@
 
 python tests/support/fake_instance.py SOCKET REF TOKEN [CONCURRENCY]
 The body picks the behaviour: {"x": [..]} → their sum; {"sleep_s": S}; {"die": true} (kill -9 of itself);
-{"stream": N, "pause_s"?: S after each item, "raise_at"?: I}; {"say": TEXT} (to whoever hears, first, and in a stream
-after each item, then how far it is); {"fail": "text", "code": …, "status": …};
-{"fail_if": PATH} (while the file exists);
+{"stream": N, "pause_s"?: S after each item, "raise_at"?: I, "pad"?: SPACES};
+{"say": TEXT} (to whoever hears, first, and in a stream after each item, then how far it is);
+{"fail": "text", "code": …, "status": …}; {"fail_if": PATH} (while the file exists);
 {"fail_on": REF} (instances of that version alone); {"fail_every": N} (each Nth call of an instance);
 {"busy": N} (busy the first N times).
 Everything else is echoed, with how many calls were answered so far and the time this one had.
@@ -145,7 +145,7 @@ class FakeInstance(asyncio.Protocol):
             if number == data.get("raise_at"):
                 return wire.Failure(message.id, "function_raised", 500, "tea spilt", {"type": "ValueError"}, 0, 0, 0)
             await credit.acquire()
-            self.transport.write(wire.encode(wire.Chunk(message.id, b'{"n": %d}' % number)))
+            self.transport.write(wire.encode(wire.Chunk(message.id, b'{"n": %d}' % number + b" " * data.get("pad", 0))))
             self.seen["chunks"] += 1
             if "say" in data and message.hear:
                 self.transport.write(wire.encode(wire.LogLine(message.id, f"{data['say']} {number}")))

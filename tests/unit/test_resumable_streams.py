@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from samovar.errors import ConnectError, FunctionRaised, RequestError, StreamGone, Unavailable
 from samovar.events import Blocks, Course, Done, Log, Output, Progress, Waiting
 from samovar_gateway.events.encoding import comment, event, event_without_id, id_alone
-from samovar_gateway.events.ledger import Ledger
+from samovar_gateway.events.ledger import FLOOR_BYTES, STREAM_BYTES, Budget, Ledger
 from samovar_gateway.events.letters import Got, Telling, Unwanted, decode, encode
 from samovar_gateway.events.places import Place, place_of, prefix, resume_s
 
@@ -19,8 +19,26 @@ GATEWAY, STREAM = "9f86d081", "60303ae22b998861"
 # ---- the ledger ----------------------------------------------------------------------------------------------------
 
 
+def plenty() -> Budget:
+    return Budget(1 << 40)
+
+
+def test_when_all_streams_keep_too_much_the_read_ones_keep_little_and_the_others_wait() -> None:
+    budget = Budget(4 * FLOOR_BYTES)
+    read, away = (Ledger[str](keep_s=1.0, max_bytes=1 << 30, budget=budget) for _ in range(2))
+    read.arrive("one", 0)
+    num_used_up = 0
+    for _ in range(10):
+        read.add(b"x" * FLOOR_BYTES)
+        num_used_up += budget.is_used_up
+        assert away.has_room != budget.is_used_up and not read.has_room
+        read.take("one")
+        assert read.has_room and not budget.is_used_up and read.num_bytes < 4 * FLOOR_BYTES
+    assert num_used_up == 3
+
+
 def test_more_is_made_as_it_is_taken_and_away_from_readers_up_to_a_bound() -> None:
-    ledger: Ledger[str] = Ledger(keep_s=10.0, max_bytes=5)
+    ledger: Ledger[str] = Ledger(keep_s=10.0, max_bytes=5, budget=plenty())
     assert ledger.arrive("one", 0) is None and ledger.has_room
     ledger.add(b"aa")
     assert not ledger.has_room, "nobody took it yet"
@@ -34,7 +52,7 @@ def test_more_is_made_as_it_is_taken_and_away_from_readers_up_to_a_bound() -> No
 
 
 def test_what_was_taken_is_kept_as_far_as_there_is_room_and_what_was_not_in_any_case() -> None:
-    ledger: Ledger[str] = Ledger(keep_s=1.0, max_bytes=5)
+    ledger: Ledger[str] = Ledger(keep_s=1.0, max_bytes=5, budget=plenty())
     ledger.arrive("one", 0)
     for number in range(1, 5):
         ledger.add(b"ab")
@@ -49,18 +67,18 @@ def test_what_was_taken_is_kept_as_far_as_there_is_room_and_what_was_not_in_any_
 
 
 def test_the_newer_reader_counts() -> None:
-    ledger: Ledger[str] = Ledger(keep_s=1.0, max_bytes=5)
+    ledger: Ledger[str] = Ledger(keep_s=1.0, max_bytes=5, budget=plenty())
     ledger.arrive("one", 0)
     ledger.add(b"a", ends=True)
     assert ledger.arrive("two", 0) == "one" and ledger.take("one") is None
     ledger.leave("one", 5.0)
-    assert ledger.reader == "two" and not ledger.is_due(1e9) and not ledger.is_missed
+    assert ledger.reader == "two" and not ledger.is_due(1e9) and not ledger.is_told
     assert ledger.take("two") == (1, b"a") and not ledger.has_room
     ledger.leave("two", 6.0, is_told=True)
-    assert not ledger.is_missed and ledger.is_due(7.0)
+    assert ledger.is_told and ledger.is_due(7.0)
     ledger.arrive("three", 0)
     ledger.leave("three", 8.0)
-    assert ledger.is_missed, "who broke off may come back"
+    assert not ledger.is_told, "who broke off may come back"
 
 
 STEP = st.tuples(st.sampled_from(["add", "take", "leave", "come"]), st.integers(0, 40))
@@ -68,7 +86,8 @@ STEP = st.tuples(st.sampled_from(["add", "take", "leave", "come"]), st.integers(
 
 @given(st.lists(STEP, max_size=200), st.integers(1, 60))
 def test_whatever_happens_a_client_has_each_event_once_in_order(steps: list[tuple[str, int]], max_bytes: int) -> None:
-    ledger: Ledger[int] = Ledger(keep_s=1.0, max_bytes=max_bytes)
+    budget = plenty()
+    ledger: Ledger[int] = Ledger(keep_s=1.0, max_bytes=max_bytes, budget=budget)
     reader = 0
     ledger.arrive(reader, 0)
     had: list[bytes] = []  # of the client, which may lose the last few of them on the way
@@ -88,6 +107,9 @@ def test_whatever_happens_a_client_has_each_event_once_in_order(steps: list[tupl
             reader += 1
             ledger.arrive(reader, len(had))
         assert ledger.num_bytes <= max_bytes + 20, "within the bound, but for one event"
+    assert budget.used == ledger.num_bytes + STREAM_BYTES
+    ledger.close()
+    assert budget.used == 0
     numbers = [int(data.lstrip(b"x")) for data in had]
     assert numbers == [*range(1, len(had) + 1)]
 

@@ -28,7 +28,7 @@ SILENT_S = 5.0  # after which it is asked to begin again
 GONE_S = 3.0  # so long may an owner take to connect to Redis again
 OPENING_S = 10.0
 AWAY_S = 15.0  # so long may Redis be away in mid-stream
-CONFIRM_EVERY = 64
+CONFIRM_EVENTS, CONFIRM_BYTES = 64, 64 * 1024  # at least as often as this; else with the next sign of life
 
 
 class Borrowed:
@@ -46,9 +46,12 @@ class Borrowed:
         self._queue: deque[Told] = deque()
         self._last = place.number  # of what came
         self._confirmed = place.number
+        self._num_unconfirmed_bytes = 0
         self._news = asyncio.Event()
         self._failure: SamovarError | None = None
         self._is_open = self._is_gone = False
+        self._is_behind = False  # something was lost on the way
+        self._alone_since_s: float | None = None  # nobody listens at the owner's address
         self._whereabouts = "asked"
         self._prodded_s = self._heard_s = self._there_s = time.monotonic()
 
@@ -58,7 +61,7 @@ class Borrowed:
         """Return once the owner gives the stream. Raises: what it says instead; StreamGone, StoreUnavailable,
         Unavailable."""
         until_s = time.monotonic() + OPENING_S
-        await self._ask()
+        await self._post(self._question())
         while not self._is_open:
             if time.monotonic() > until_s:
                 raise Unavailable("the gateway that has this stream does not answer", retry_after_s=1.0)
@@ -66,7 +69,7 @@ class Borrowed:
             if self._failure is not None:
                 raise self._failure
             if not self._is_open:
-                await self._ask()
+                await self._post(self._question())
 
     async def next(self, timeout_s: float) -> Told | None:
         """Return the next event, None if none came within the time. Raises: what ended it; Cancelled."""
@@ -82,7 +85,8 @@ class Borrowed:
             await self._wait(min(PROD_S, until_s - time.monotonic()))
         told = self._queue.popleft()
         self.number = told.number
-        if not self._queue or self.number - self._confirmed >= CONFIRM_EVERY:
+        self._num_unconfirmed_bytes += len(told.data)
+        if self.number - self._confirmed >= CONFIRM_EVENTS or self._num_unconfirmed_bytes >= CONFIRM_BYTES:
             await self._confirm()
         return told
 
@@ -123,41 +127,49 @@ class Borrowed:
         if letter.ends and not letter.events:
             self._queue.append(Told(letter.last, b"", letter.ends))
         if letter.last > self._last:
-            self._heard_s = float("-inf")
+            self._is_behind = True
 
     # ---- keeping it up --------------------------------------------------------------------------------------------
 
     async def _keep_alive(self) -> None:
         """Say every PROD_S that somebody reads. Raises: StreamGone; StoreUnavailable when Redis was away for long."""
         now_s = time.monotonic()
-        if now_s - self._prodded_s < PROD_S and self._heard_s > 0:
+        if now_s - self._prodded_s < PROD_S and not self._is_behind:
             return
         self._prodded_s = now_s
-        try:
-            if now_s - self._heard_s > SILENT_S:
-                self._heard_s = now_s
-                await self._ask()
-            else:
-                await self._confirm()
-        except StoreUnavailable:
-            if now_s - self._there_s > AWAY_S:
-                raise
+        if self._is_behind or now_s - self._heard_s > SILENT_S:
+            self._heard_s, self._is_behind = now_s, False
+            await self._say(self._question())
+        else:
+            await self._confirm()
 
-    async def _ask(self) -> None:
+    def _question(self) -> Read:
         key_id, function = self._owner
-        await self._post(Read(self.name, self._borrower.gateway, self._place.stream, self._last, key_id, function))
+        return Read(self.name, self._borrower.gateway, self._place.stream, self._last, key_id, function)
 
     async def _confirm(self) -> None:
         self._confirmed = self.number
-        await self._post(Got(self.name, self.number))
+        self._num_unconfirmed_bytes = 0
+        await self._say(Got(self.name, self.number))
+
+    async def _say(self, letter: Letter) -> None:
+        """Send it if Redis is there; what it brings can wait. Raises: StreamGone; StoreUnavailable after AWAY_S."""
+        try:
+            await self._post(letter)
+        except StoreUnavailable:
+            self._alone_since_s = None
+            if time.monotonic() - self._there_s > AWAY_S:
+                raise
 
     async def _post(self, letter: Letter) -> None:
         """Send it. Raises: StreamGone when nobody has taken letters at that address for GONE_S; StoreUnavailable."""
         num_takers = await self._borrower.post(self._place.gateway, letter)
-        now_s = time.monotonic()
+        self._there_s = now_s = time.monotonic()
         if num_takers:
-            self._there_s = now_s
-        elif now_s - self._there_s > GONE_S:
+            self._alone_since_s = None
+        elif self._alone_since_s is None:
+            self._alone_since_s = now_s
+        elif now_s - self._alone_since_s > GONE_S:
             raise StreamGone("the gateway that had this stream is gone, and the rest of the stream with it")
 
     async def _wait(self, timeout_s: float) -> None:

@@ -6,7 +6,8 @@
 | away from readers| while `max_bytes` are not full | everything                                   | after `keep_s`
 
 What was taken may be lost on its way, so it can be taken again: a reader arrives with the number it has. The newest
-reader is the one that counts. This module does not know connections, clocks or what events are about.
+reader is the one that counts. All streams share a budget: once it is used up, those that are read keep FLOOR_BYTES,
+those that are away make no more. This module does not know connections, clocks or what events are about.
 """
 
 from __future__ import annotations
@@ -18,13 +19,29 @@ from samovar.errors import RequestError, StreamGone
 
 ReaderT = TypeVar("ReaderT")
 
+FLOOR_BYTES = 64 * 1024
+STREAM_BYTES = 8 * 1024  # of a stream that keeps nothing
+
+
+class Budget:
+    """What all streams of a process may keep. used: bytes kept now."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.used = 0
+        self._max_bytes = max_bytes
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether there is room for nothing more."""
+        return self.used >= self._max_bytes
+
 
 class Ledger(Generic[ReaderT]):
     """One stream's. first: number of the oldest event kept; last: of the newest, 0 = none yet. taken: what the reader
     there is has taken. reader: None = away, since `left_s`. is_ended: the last event is the end; is_told: a reader took
-    all of it and stayed. num_bytes: of all kept. `_s` are monotonic seconds."""
+    all of it and stayed, nobody is owed anything. num_bytes: of all kept. `_s` are monotonic seconds."""
 
-    def __init__(self, keep_s: float, max_bytes: int) -> None:
+    def __init__(self, keep_s: float, max_bytes: int, budget: Budget) -> None:
         self.first = 1
         self.last = self.taken = self.num_bytes = 0
         self.reader: ReaderT | None = None
@@ -32,20 +49,25 @@ class Ledger(Generic[ReaderT]):
         self.is_ended = self.is_told = False
         self._keep_s = keep_s
         self._max_bytes = max_bytes
+        self._budget = budget
         self._events: deque[bytes] = deque()
+        budget.used += STREAM_BYTES
 
     @property
     def has_room(self) -> bool:
         """Whether the next event may be made."""
         if self.is_ended:
             return False
-        return self.num_bytes < self._max_bytes if self.reader is None else self.taken == self.last
+        if self.reader is not None:
+            return self.taken == self.last
+        return self.num_bytes < self._max_bytes and not self._budget.is_used_up
 
     def add(self, event: bytes, *, ends: bool = False) -> None:
         """Keep one more event. ends: it is the last."""
         self._events.append(event)
         self.last += 1
         self.num_bytes += len(event)
+        self._budget.used += len(event)
         self.is_ended = ends
 
     def arrive(self, reader: ReaderT, number: int) -> ReaderT | None:
@@ -68,10 +90,22 @@ class Ledger(Generic[ReaderT]):
             return None
         self.taken += 1
         event = self._events[self.taken - self.first]
-        while self.num_bytes > self._max_bytes and self.first <= self.taken:
-            self.num_bytes -= len(self._events.popleft())
-            self.first += 1
+        most = FLOOR_BYTES if self._budget.is_used_up else self._max_bytes
+        while self.num_bytes > most and self.first <= self.taken:
+            self._drop()
         return self.taken, event
+
+    def close(self) -> None:
+        """Keep nothing: the stream is forgotten."""
+        while self._events:
+            self._drop()
+        self._budget.used -= STREAM_BYTES
+
+    def _drop(self) -> None:
+        size = len(self._events.popleft())
+        self.num_bytes -= size
+        self._budget.used -= size
+        self.first += 1
 
     def leave(self, reader: ReaderT, now_s: float, *, is_told: bool = False) -> None:
         """The reader is gone, if it was not replaced before. is_told: because it took the end."""
@@ -81,8 +115,3 @@ class Ledger(Generic[ReaderT]):
     def is_due(self, now_s: float) -> bool:
         """Whether nobody came back in time: the stream is to be forgotten."""
         return self.reader is None and now_s >= self.left_s + self._keep_s
-
-    @property
-    def is_missed(self) -> bool:
-        """Whether somebody may be on the way back: nobody reads, and the end was not told."""
-        return self.reader is None and not self.is_told

@@ -132,12 +132,15 @@ class Lender:
     async def _tell(self, loan: Loan, reader: Reader) -> None:
         asked = loan.asked
         await self._post(asked.reply_to, Opened(asked.reader, reader.keep_s, reader.headers))
+        told_s = float("-inf")
         while not loan.is_left and time.monotonic() - loan.heard_s < LOST_S:
             reader.news.clear()
             told = loan.gather(reader)
-            events = [(one.number, one.data) for one in told if one.data]
-            ends = told[-1].ends if told else ""
-            await self._post(asked.reply_to, Telling(asked.reader, events, loan.sent, ends, reader.whereabouts()))
+            if told or time.monotonic() - told_s > HEARTBEAT_S:
+                events = [(one.number, one.data) for one in told if one.data]
+                ends = told[-1].ends if told else ""
+                await self._post(asked.reply_to, Telling(asked.reader, events, loan.sent, ends, reader.whereabouts()))
+                told_s = time.monotonic()
             if not told or not loan.has_room:
                 await _news(reader)
 

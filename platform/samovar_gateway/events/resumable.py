@@ -18,12 +18,12 @@ from samovar.errors import Cancelled, SamovarError, StreamTaken
 from samovar_gateway import problems
 from samovar_gateway.calling import abandon
 from samovar_gateway.events import encoding, places
-from samovar_gateway.events.ledger import Ledger
+from samovar_gateway.events.ledger import Budget, Ledger
 from samovar_gateway.events.source import Source
 
 log = logging.getLogger(__name__)
 
-MAX_BYTES = 1 << 20  # of events that one stream keeps
+MAX_BYTES = 8 << 20  # of events that one stream keeps: more than sockets hold when a slow reader's line breaks
 
 
 class Told(NamedTuple):
@@ -37,12 +37,12 @@ class Told(NamedTuple):
 class Resumable:
     """One stream in the gateway that has its call. failure: what the call came to, None unless it failed."""
 
-    def __init__(self, source: Source, keep_s: float, gateway: str, stream_id: str) -> None:
+    def __init__(self, source: Source, keep_s: float, gateway: str, stream_id: str, budget: Budget) -> None:
         self.source = source
         self.keep_s = keep_s
         self.id = stream_id
         self.prefix = places.prefix(gateway, stream_id)
-        self.ledger: Ledger[Reader] = Ledger(keep_s, MAX_BYTES)
+        self.ledger: Ledger[Reader] = Ledger(keep_s, MAX_BYTES, budget)
         self.failure: SamovarError | None = None
         self.end = ""
         self._room = asyncio.Event()
@@ -75,6 +75,7 @@ class Resumable:
         """Return once nothing is under way any more."""
         self._pump.cancel()
         await asyncio.gather(self._pump, return_exceptions=True)
+        self.ledger.close()
 
     async def _run(self) -> None:
         """Enter everything up to the end, as fast as there is room."""

@@ -9,7 +9,8 @@ from secrets import token_hex
 from samovar.errors import StreamNotFound, Unavailable
 from samovar_dispatch.ask import Ask
 from samovar_gateway.events import places
-from samovar_gateway.events.resumable import MAX_BYTES, Reader, Resumable
+from samovar_gateway.events.ledger import Budget
+from samovar_gateway.events.resumable import Reader, Resumable
 from samovar_gateway.events.source import Source
 
 SWEEP_S = 0.1
@@ -20,7 +21,7 @@ class Streams:
 
     def __init__(self, max_bytes: int) -> None:
         self.gateway = token_hex(places.GATEWAY_BYTES)
-        self._max_streams = max(1, max_bytes // MAX_BYTES)
+        self._budget = Budget(max_bytes)
         self._streams: dict[str, Resumable] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -32,12 +33,12 @@ class Streams:
 
         Raises: Unavailable when there are too many; what refuses the call.
         """
-        if len(self._streams) >= self._max_streams:
-            detail = f"this gateway has {self._max_streams} resumable streams already; without Samovar-Resume it serves"
+        if self._budget.is_used_up:
+            detail = "this gateway keeps as much of resumable streams as it may; without Samovar-Resume it serves"
             raise Unavailable(detail, retry_after_s=5.0)
         source.begin(body)
         stream_id = token_hex(places.STREAM_BYTES)
-        stream = self._streams[stream_id] = Resumable(source, keep_s, self.gateway, stream_id)
+        stream = self._streams[stream_id] = Resumable(source, keep_s, self.gateway, stream_id, self._budget)
         return stream.read(0, is_first=True)
 
     def resume(self, stream_id: str, number: int, key_id: str, function: str) -> Reader:
@@ -57,9 +58,14 @@ class Streams:
         return stream
 
     @property
-    def num_missed(self) -> int:
-        """Streams that somebody may be on the way back to."""
-        return sum(stream.ledger.is_missed for stream in self._streams.values())
+    def num_bytes(self) -> int:
+        """What all of them keep now."""
+        return self._budget.used
+
+    @property
+    def num_owed(self) -> int:
+        """Streams whose end was told to nobody yet: somebody reads, or may be on the way back."""
+        return sum(not stream.ledger.is_told for stream in self._streams.values())
 
     def end(self, stream: Resumable) -> None:
         """Its call ends, and nobody can go on with it any more. Idempotent."""
