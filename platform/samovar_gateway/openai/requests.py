@@ -83,11 +83,11 @@ def completion(fields: Mapping[str, Any]) -> Asked:
         raise refusal("best_of", "best_of is supported only where it equals n", reason=table.UNSUPPORTED)
     prompts = prompts_of(given.get("prompt"))
     first = _input(found | {"prompt": prompts[0]}, {})
+    if len(prompts) * first.n > MAX_CHOICES:
+        raise refusal("prompt", f"at most {MAX_CHOICES} choices can be asked for at a time, over all prompts")
     inputs = [msgspec.structs.replace(first, prompt=prompt) for prompt in prompts]
     for one in inputs[1:]:
         one.check()
-    if len(inputs) * first.n > MAX_CHOICES:
-        raise refusal("prompt", f"at most {MAX_CHOICES} choices can be asked for at a time, over all prompts")
     return _asked(given, inputs, {})
 
 
