@@ -61,6 +61,7 @@ def choice(*stops: str, is_one_call: bool = False, tools: bool = False, prefix: 
     return Choice(
         0,
         vocabulary,
+        vocabulary.detokenizer(),
         SamplingState(),
         lambda: None,
         stops=stops,

@@ -72,6 +72,13 @@ def test_sentencepiece_words_keep_the_space_in_front() -> None:
     tokenizer = sentencepiece()
     ids = tokenizer.encode("the cat and the dog", add_special_tokens=False)
     assert "".join(streamed(Vocabulary(tokenizer), ids)) == " the cat and the dog"
+    reply = Vocabulary(tokenizer).detokenizer(is_reply=True)
+    assert "".join(map(reply.add, ids)) == "the cat and the dog" == tokenizer.decode(ids)
+
+
+def test_a_space_that_the_model_wrote_stays() -> None:
+    ids = tiny_tokenizer().encode(" the", add_special_tokens=False)
+    assert "".join(map(byte_level.detokenizer(is_reply=True).add, ids)) == " the"
 
 
 def test_a_character_comes_with_its_last_byte() -> None:

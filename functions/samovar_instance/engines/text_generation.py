@@ -48,7 +48,7 @@ class TextGenerator:
     """
 
     cache_gib: ClassVar[float] = 1.0
-    block_tokens: ClassVar[int] = 16
+    block_tokens: ClassVar[int] = 4
     max_running: ClassVar[int] = 64
     max_step_tokens: ClassVar[int] = 256
     max_context: ClassVar[int | None] = None
@@ -70,7 +70,7 @@ class TextGenerator:
         self._loop = StepLoop(lambda: self.make_engine(model, draft))
         context = self._loop.engine.max_context_tokens
         context = min(context, self.max_context or context)
-        limits = Limits(context, model.config.get_text_config().vocab_size, _end_ids(model, tokenizer))
+        limits = Limits(context, model.config.get_text_config().vocab_size, end_ids(model.generation_config, tokenizer))
         self._planner = Planner(tokenizer, limits, FORMATS[self.tool_format] if self.tool_format else None)
 
     def make_engine(self, model: Any, draft: Any) -> GenerationEngine:
@@ -151,9 +151,9 @@ def _refuse_built() -> None:
         )
 
 
-def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+def end_ids(config: Any, tokenizer: Any) -> frozenset[int]:
     """Return the tokens that end a text: of the generation config, or else the tokenizer's."""
-    ids = model.generation_config.eos_token_id
+    ids = config.eos_token_id
     if ids is None:
         ids = tokenizer.eos_token_id
     return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from samovar.tasks.generation import Alternative, FinishReason, GenerationOutput, TokenLogprob, ToolCall
 from samovar_instance.engines.generation.contract import EndReason, Token
-from samovar_instance.engines.generation.detokenize import Vocabulary
+from samovar_instance.engines.generation.detokenize import Detokenizer, Vocabulary
 from samovar_instance.engines.generation.sampling_state import SamplingState
 from samovar_instance.engines.generation.stops import StopFinder
 from samovar_instance.engines.generation.tools import ToolReader
@@ -32,6 +32,7 @@ class Choice:
         self,
         index: int,
         vocabulary: Vocabulary,
+        detokenizer: Detokenizer,
         sampling: SamplingState,
         wake: Callable[[], object],
         *,
@@ -39,20 +40,18 @@ class Choice:
         end_ids: frozenset[int] = frozenset(),
         tools: ToolReader | None = None,
         is_one_call: bool = False,
-        shown_ids: frozenset[int] = frozenset(),
         prefix: str = "",
     ) -> None:
         """wake: called when there is something to take. end_ids: tokens that end it and are no part of its text.
 
-        tools: reads calls; None = text is text. is_one_call: the first call ends it. shown_ids: special tokens that
-        are text, such as a marker of calls. prefix: text that goes in front.
+        tools: reads calls; None = text is text. is_one_call: the first call ends it. prefix: text that goes in front.
         """
         self._index = index
         self._vocabulary = vocabulary
         self._sampling = sampling
         self._wake = wake
         self._end_ids = end_ids
-        self._detokenizer = vocabulary.detokenizer(shown_ids)
+        self._detokenizer = detokenizer
         self._stops = StopFinder(stops)
         self._tools = tools
         self._is_one_call = is_one_call

@@ -5,8 +5,9 @@
     any other          the tokenizer decodes a few tokens before, and with the new one: the difference is its text
 
 A character whose bytes are spread over tokens is held back until its last one. Bytes that are no UTF-8 become U+FFFD,
-as `decode` has it; a character that the end cut off is dropped. The text continues the prompt: a space that begins it
-stays. This module does not know models or requests.
+as `decode` has it; a character that the end cut off is dropped. A text that continues a prompt keeps a space that
+begins it; of a reply the one that sentencepiece puts in front of every word is dropped.
+This module does not know models or requests.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Vocabulary:
         self._tokenizer = tokenizer
         added = tokenizer.added_tokens_decoder.items()
         self._special = frozenset(tokenizer.all_special_ids) | {token_id for token_id, token in added if token.special}
-        self._piece_bytes = _piece_reader(tokenizer)
+        steps = _decoder_steps(tokenizer)
+        self._piece_bytes = _piece_reader(steps)
+        self._has_extra_space = any(map(_drops_space, steps))
 
     def is_special(self, token_id: int) -> bool:
         """Whether the token is no part of a text, such as the one that ends it."""
@@ -51,24 +54,34 @@ class Vocabulary:
         piece = self._tokenizer.convert_ids_to_tokens(token_id)
         return b"" if piece is None else self._piece_bytes(piece)
 
-    def detokenizer(self, shown: frozenset[int] = frozenset()) -> Detokenizer:
-        """Return the maker of a new text. shown: special tokens that are part of it all the same."""
+    def detokenizer(self, shown: frozenset[int] = frozenset(), *, is_reply: bool = False) -> Detokenizer:
+        """Return the maker of a new text.
+
+        shown: special tokens that are part of it all the same. is_reply: it stands by itself, and continues nothing.
+        """
         hidden = self._special - shown
         if self._piece_bytes is not None:
-            return ByteDetokenizer(lambda token_id: b"" if token_id in hidden else self.bytes_of(token_id))
+            drops_space = is_reply and self._has_extra_space
+            return ByteDetokenizer(lambda token_id: b"" if token_id in hidden else self.bytes_of(token_id), drops_space)
         return DiffDetokenizer(lambda ids: str(self._tokenizer.decode(ids)), hidden)
 
 
 class ByteDetokenizer:
     """Joins the bytes of tokens and reads them as UTF-8."""
 
-    def __init__(self, bytes_of: BytesOf) -> None:
+    def __init__(self, bytes_of: BytesOf, drops_space: bool) -> None:
+        """drops_space: one that begins the text is left out."""
         self._bytes_of = bytes_of
+        self._drops_space = drops_space
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def add(self, token_id: int) -> str:
         """Take the next token; return the characters that are complete by it."""
-        return self._decode(self._bytes_of(token_id))
+        text = self._decode(self._bytes_of(token_id))
+        if self._drops_space and text:
+            self._drops_space = False
+            return text.removeprefix(" ")
+        return text
 
 
 class DiffDetokenizer:
@@ -92,20 +105,36 @@ class DiffDetokenizer:
         return text[len(before) :]
 
 
-def _piece_reader(tokenizer: Any) -> Callable[[str], bytes] | None:
-    """Return what reads a token's own notation as bytes, None if this tokenizer's notation is not one of the two."""
+def _decoder_steps(tokenizer: Any) -> list[dict[str, Any]]:
+    """Return how a fast tokenizer makes text of tokens, as `tokenizer.json` has it; nothing for others."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or backend.decoder is None:
-        return None
-    decoder = json.loads(backend.decoder.__getstate__())
-    steps = decoder.get("decoders", [decoder])
+        return []
+    decoder: dict[str, Any] = json.loads(backend.decoder.__getstate__())
+    steps: list[dict[str, Any]] = decoder.get("decoders", [decoder])
+    return steps
+
+
+def _piece_reader(steps: list[dict[str, Any]]) -> Callable[[str], bytes] | None:
+    """Return what reads a token's own notation as bytes, None if this tokenizer's notation is not one of the two."""
     kinds = {step["type"] for step in steps}
     if kinds == {"ByteLevel"}:
         return _byte_level_reader()
-    spaces = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
-    if spaces in steps and kinds <= {"Replace", "ByteFallback", "Fuse", "Strip"}:
+    if any(map(_writes_spaces, steps)) and kinds <= {"Replace", "Metaspace", "ByteFallback", "Fuse", "Strip"}:
         return _read_sentencepiece
     return None
+
+
+def _writes_spaces(step: dict[str, Any]) -> bool:
+    if step["type"] == "Metaspace":
+        return bool(step["replacement"] == "▁")
+    return step == {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+
+
+def _drops_space(step: dict[str, Any]) -> bool:
+    if step["type"] == "Metaspace":
+        return bool(step["prepend_scheme"] != "never")
+    return bool(step["type"] == "Strip" and step["content"] == " " and step["start"] > 0)
 
 
 def _byte_level_reader() -> Callable[[str], bytes]:

@@ -19,9 +19,10 @@ MAX_SCHEMA_CHARS = 256 * 1024
 
 
 class TokenGrammar:
-    """The grammar of one text in the making. Not shared: each choice has its own."""
+    """The grammar of one text in the making. Not shared: each choice has its own. text: as it was made from."""
 
-    def __init__(self, matcher: Any) -> None:
+    def __init__(self, matcher: Any, text: str) -> None:
+        self.text = text
         self._matcher = matcher
 
     @property
@@ -42,7 +43,7 @@ class TokenGrammar:
 
     def copy(self) -> TokenGrammar:
         """Return one that goes on from here by itself."""
-        return TokenGrammar(self._matcher.deep_copy())
+        return TokenGrammar(self._matcher.deep_copy(), self.text)
 
 
 class GrammarMaker:
@@ -68,7 +69,7 @@ class GrammarMaker:
         matcher = LLMatcher(self._read_vocabulary(param), grammar, log_level=0)
         if matcher.is_error():
             raise refusal(param, f"{param}: the schema cannot be followed: {_first_line(matcher.get_error())}")
-        return TokenGrammar(matcher)
+        return TokenGrammar(matcher, grammar)
 
     def _read_vocabulary(self, param: str) -> Any:
         from llguidance.hf import from_tokenizer

@@ -150,16 +150,17 @@ class Planner:
         self, plan: Plan, index: int, state: SamplingState, wake: Callable[[], object], end_ids: frozenset[int]
     ) -> Choice:
         tool_format = self._tool_format if plan.tools else None
+        shown_ids = self._marker_ids(tool_format) if tool_format else frozenset[int]()
         return Choice(
             index,
             self._vocabulary,
+            self._vocabulary.detokenizer(shown_ids, is_reply=plan.request.messages is not None),
             state,
             wake,
             stops=plan.request.stop,
             end_ids=end_ids,
             tools=ToolReader(tool_format, plan.tools, _new_call_id(tool_format)) if tool_format else None,
             is_one_call=not plan.request.parallel_tool_calls,
-            shown_ids=self._marker_ids(tool_format) if tool_format else frozenset(),
             prefix=plan.prefix,
         )
 

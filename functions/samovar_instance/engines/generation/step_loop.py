@@ -59,7 +59,7 @@ class StepLoop:
                 self.engine.step()
             except Exception as error:
                 log.exception("a step failed: every sequence fails, the next one finds a new engine")
-                self._fail(error)
+                self._fail(error.with_traceback(None))  # which would keep the engine, and its cache, alive
                 return
             await asyncio.sleep(0)
 
