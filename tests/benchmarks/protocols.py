@@ -21,11 +21,9 @@ from harness.running import ROOT, Platform
 from samovar_gateway.rpc import schema
 
 TARGETS = {
-    "openai_p50_over_native": ("<=", 2.0),
-    "oip_rest_binary_p50_over_native": ("<=", 1.5),
-    "oip_grpc_p50_over_native": ("<=", 3.0),
-    "oip_rest_binary_p50_over_native_4mb": ("<=", 0.25),
-    "oip_grpc_p50_over_native_4mb": ("<=", 0.4),
+    # what a protocol adds to a small call is told, and promised to nobody; what binary tensors are for is promised
+    "oip_rest_binary_p50_over_native_4mb": ("<=", 0.2),
+    "oip_grpc_p50_over_native_4mb": ("<=", 0.25),
 }
 FUNCTIONS = ROOT / "tests" / "functions"
 TEXT = ("Tea is ready, " * 80)[:1024]

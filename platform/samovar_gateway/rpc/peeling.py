@@ -61,11 +61,11 @@ def behind(message: bytes, number: int, contents: Sequence[Contents]) -> list[Co
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
+    """Return the number at a position, and the position behind it."""
+    if position < len(message) and message[position] < 0x80:  # nearly all are: one byte
+        return message[position], position + 1
     value = 0
-    for place in range(_MAX_VARINT_BYTES):
-        if position + place >= len(message):
-            break
-        byte = message[position + place]
+    for place, byte in enumerate(message[position : position + _MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return value, position + place + 1
