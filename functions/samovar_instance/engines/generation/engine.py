@@ -31,7 +31,7 @@ class Options:
     of one sequence in one step, if there is somebody who proposes some."""
 
     cache_bytes: int = 1 << 30
-    block_tokens: int = 16
+    block_tokens: int = 4
     shares_prefixes: bool = True
     limits: Limits = field(default_factory=Limits)
     max_drafts: int = 15
