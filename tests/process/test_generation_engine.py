@@ -75,7 +75,8 @@ def test_64_requests_in_any_mix_get_the_tokens_of_generate(kind: str) -> None:
     check(kind, plain, asked)
     assert plain.stats().num_cached_tokens == 0
     assert_empty(plain)
-    tight = engine_of(kind, cache_bytes=120 * 1024 if kind != "gpt2" else 240 * 1024, block_tokens=4)
+    cache_bytes = (240 if kind == "gpt2" else 120) * 1024  # of 240 tokens
+    tight = engine_of(kind, cache_bytes=cache_bytes, limits={"growth_tokens": 0})
     check(kind, tight, asked)
     assert tight.stats().num_preemptions > 0
     assert_empty(tight)
@@ -120,7 +121,7 @@ def test_a_prefix_is_computed_once_even_if_all_come_at_once() -> None:
     engine = engine_of("llama", limits={"max_step_tokens": 64})
     sequences = [sequence((*shared, 10 + number), 4) for number in range(12)]
     run_all(engine, sequences)
-    assert [each.num_cached for each in sequences] == [0] + [192] * 11  # of 201 tokens, in blocks of 16
+    assert [each.num_cached for each in sequences] == [0] + [200] * 11  # of 201 tokens, in blocks of 4
     for each in sequences:
         assert each.generated == expected("llama", tuple(each.prompt), 4)
 

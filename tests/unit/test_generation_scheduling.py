@@ -89,6 +89,7 @@ requests = st.tuples(
     spare_blocks=st.integers(0, 12),
     max_running=st.integers(1, 6),
     max_step_tokens=st.integers(1, 20),
+    growth_tokens=st.integers(0, 6),
     shares=st.booleans(),
     cancelled=st.sets(st.integers(0, 13)),
 )
@@ -98,12 +99,13 @@ def test_nothing_leaks_nothing_is_mixed_up_and_everybody_finishes(
     spare_blocks: int,
     max_running: int,
     max_step_tokens: int,
+    growth_tokens: int,
     shares: bool,
     cancelled: set[int],
 ) -> None:
     largest = max(len(prompt) + num for prompt, num, _, _ in asked)
     blocks = Blocks(-(-largest // block_tokens) + spare_blocks, block_tokens, shares=shares)
-    limits = Limits(max_running=max_running, max_step_tokens=max_step_tokens, chunk_tokens=3, chunk_per_decode=1)
+    limits = Limits(max_running, max_step_tokens, chunk_tokens=3, chunk_per_decode=1, growth_tokens=growth_tokens)
     machine = Machine(Scheduler(blocks, limits))
     gone = 0
     for number, (prompt, num, tenant, num_steps) in enumerate(asked):
@@ -122,7 +124,7 @@ def test_nothing_leaks_nothing_is_mixed_up_and_everybody_finishes(
 
 
 def scheduler_of(num_blocks: int = 64, block_tokens: int = 4, **limits: int) -> Scheduler:
-    return Scheduler(Blocks(num_blocks, block_tokens), Limits(**limits))
+    return Scheduler(Blocks(num_blocks, block_tokens), Limits(growth_tokens=block_tokens, **limits))
 
 
 def test_a_newcomer_does_not_wait_for_the_many_of_another_tenant() -> None:

@@ -4,7 +4,7 @@
        ▲                                  │
        └────────── preempted, when blocks run out: computed again later, found in the cache if it is still there
 
-- A sequence is admitted when the blocks for all its tokens are free, with one to grow for each that runs.
+- A sequence is admitted when the blocks for all its tokens are free, with room to grow for each that runs.
 - When a sequence that decodes needs a block and none is free, the one admitted last gives way. The one admitted first
   never does, so something always finishes.
 - A tenant with nothing running does not wait for another one's second sequence: that one gives way.
@@ -31,13 +31,15 @@ class Limits:
     """max_running: sequences in one step. max_step_tokens: of one step that has no decodes, >= 1.
 
     chunk_tokens: of prompts in a step that has decodes; chunk_per_decode: more of them for each, so that the share of
-    a long prompt in what a step takes stays bounded and a full batch does not starve those that wait.
+    a long prompt in what a step takes stays bounded and a full batch does not starve those that wait. growth_tokens:
+    room that is left for each running sequence when another one is admitted.
     """
 
     max_running: int = 64
     max_step_tokens: int = 256
     chunk_tokens: int = 32
     chunk_per_decode: int = 2
+    growth_tokens: int = 16
 
     def prompt_budget(self, num_decodes: int) -> int:
         """Return how many tokens of prompts go into a step beside `num_decodes` decoding sequences."""
@@ -234,7 +236,8 @@ class Scheduler:
         blocks = self.blocks
         promised = sum(blocks.num_missing(other.table, len(other.tokens)) for other in self.running)
         needed = blocks.num_missing(run.table, len(run.tokens)) - blocks.num_adoptable(run.table, run.tokens)
-        return needed + promised + len(self.running) <= blocks.num_free
+        growth = -(-self.limits.growth_tokens // blocks.block_tokens) * len(self.running)
+        return needed + promised + growth <= blocks.num_free
 
     def _admit(self, run: Run) -> None:
         self._leave_queue(run)
