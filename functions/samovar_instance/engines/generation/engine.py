@@ -69,7 +69,9 @@ class Engine:
         self._runner = Runner(model)
         self._sampler = sampler
         size = options.block_tokens
-        num_blocks = max(1, options.cache_bytes // (self._runner.token_bytes * size))
+        context = context_of(model)
+        most = options.limits.max_running * -(-context // size)
+        num_blocks = max(1, min(most, options.cache_bytes // (self._runner.token_bytes * size)))
         self._runner.allocate(num_blocks, size)
         self._blocks = Blocks(num_blocks, size, shares=options.shares_prefixes)
         self._scheduler = Scheduler(self._blocks, options.limits)
@@ -81,8 +83,10 @@ class Engine:
                 profit or Profit(),
                 max_drafts=options.max_drafts,
                 max_rows=options.limits.max_step_tokens,
+                # on a CPU, what others on the node compute meanwhile says nothing about what a step takes
+                clock_s=time.thread_time if self._runner.device == "cpu" else time.perf_counter,
             )
-        max_context_tokens = min(num_blocks * size, context_of(model))
+        max_context_tokens = min(num_blocks * size, context)
         self._register = Register(self._runner.num_vocabulary, max_context_tokens, self._leave)
         self._num_cached_tokens = 0
 

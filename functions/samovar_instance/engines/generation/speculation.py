@@ -14,7 +14,7 @@ This module does not know where drafts come from, nor what they cost: `proposals
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from collections.abc import Sequence as Row
 from dataclasses import replace
 from typing import Protocol
@@ -66,20 +66,30 @@ class PromptLookup:
 class Speculation:
     """Drafts of one engine. num_drafts, num_right: made so far, and of these the ones that became tokens."""
 
-    def __init__(self, proposer: Proposer, blocks: Blocks, profit: Profit, *, max_drafts: int, max_rows: int) -> None:
-        """max_drafts: of one sequence in one step, >= 1. max_rows: of one step."""
+    def __init__(
+        self,
+        proposer: Proposer,
+        blocks: Blocks,
+        profit: Profit,
+        *,
+        max_drafts: int,
+        max_rows: int,
+        clock_s: Callable[[], float],
+    ) -> None:
+        """max_drafts: of one sequence in one step, >= 1. max_rows: of one step. clock_s: of what steps take."""
         self.num_drafts = self.num_right = 0
         self._proposer = proposer
         self._blocks = blocks
         self._max_drafts = max_drafts
         self._max_rows = max_rows
         self._profit = profit
+        self._clock_s = clock_s
         self._records: dict[Run, Record] = {}
         self._started_s = self._drafting_s = 0.0
 
     def drafted(self, segments: list[Segment]) -> list[Segment]:
         """Return the segments of a step, some of them with drafts; blocks for these are in the tables."""
-        self._started_s = time.perf_counter()
+        self._started_s = self._clock_s()
         wanted = self._wanted(segments) if all(map(_is_decode, segments)) else []
         if not wanted:
             self._drafting_s = 0.0
@@ -113,7 +123,7 @@ class Speculation:
         """The step is over; it gave `num_tokens` tokens."""
         if all(segment.count == 1 + len(segment.drafts) for segment in segments):
             num_drafts = sum(len(segment.drafts) for segment in segments)
-            seconds = time.perf_counter() - self._started_s
+            seconds = self._clock_s() - self._started_s
             self._profit.ran(len(segments), num_drafts, num_tokens, seconds, self._drafting_s)
 
     def forget(self, run: Run) -> None:
@@ -147,7 +157,7 @@ class Speculation:
         return replace(segment, count=num_rows, num_logits=num_rows, drafts=tuple(drafts))
 
     def _note_drafting(self, longest: int) -> None:
-        self._drafting_s = time.perf_counter() - self._started_s
+        self._drafting_s = self._clock_s() - self._started_s
         if longest:
             self._profit.note_drafting(self._drafting_s / longest)
 
