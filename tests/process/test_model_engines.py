@@ -18,6 +18,7 @@ from samovar.models.project import app_code, example_of, write_project
 from samovar.models.tasks import TASKS, choose
 from samovar_instance.engines.pipelines.base import Pipeline
 from samovar_instance.engines.pipelines.media import image_of, plain, sound_of
+from samovar_instance.engines.pipelines.sounds import Speech, SpeechRecognizer
 from support.instance_driver import Instance, Zygote
 from support.tiny_models import tiny_model
 from support.tiny_tasks import MASK, RATE_HZ, png, tiny_task, wav
@@ -131,6 +132,22 @@ def test_an_item_that_is_wrong_is_an_error_of_its_own(task: str, wrong: dict[str
     assert error.extra["path"] == path
     assert not isinstance(first, Exception)
     assert_close(first, last)
+
+
+def test_models_of_fixed_length_hear_several_at_once_and_longer_than_that() -> None:
+    whisper = SpeechRecognizer()
+    whisper.load(tiny_task("whisper"), "cpu")
+    two = [Speech(audio=SOUND), Speech(audio=SOUND[:1600])]
+    alone = [whisper.answers([speech])[0] for speech in two]
+    assert whisper.answers(two) == alone
+    long = SOUND * 155  # 31 s
+    short, other, timed = whisper.answers([two[0], Speech(audio=long), Speech(audio=long, timestamps="segment")])
+    assert short == alone[0]
+    assert other == {"text": timed["text"]} and timed["chunks"][-1]["timestamp"][0] > 30
+    for wrong in (Speech(audio=SOUND, language="Klingon"), Speech(audio=SOUND, timestamps="char")):
+        assert isinstance(whisper.answers([wrong])[0], InvalidInput)
+    french = whisper.answers([Speech(audio=SOUND, language="French"), Speech(audio=SOUND, language="fr")])
+    assert french[0] == french[1]
 
 
 _loaded: dict[str, Pipeline] = {}

@@ -40,7 +40,7 @@ _SIZE = {"height": 32, "width": 32}
 
 @functools.cache
 def tiny_task(task: str) -> Path:
-    """Return the folder of a tiny model for a task in TASKS."""
+    """Return the folder of a tiny model for a task in TASKS; "whisper" recognises speech, too, another way."""
     import torch
 
     torch.manual_seed(sum(task.encode()))
@@ -162,6 +162,52 @@ def _wav2vec2_labels() -> list[Any]:
     return [t.Wav2Vec2ForSequenceClassification(config), t.Wav2Vec2FeatureExtractor()]
 
 
+def _whisper() -> list[Any]:
+    """Return a Whisper of two languages; its vocabulary is 256 bytes and its own markers."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    t = _transformers()
+    tokenizer = t.WhisperTokenizer(vocab={byte: index for index, byte in enumerate(sorted(ByteLevel.alphabet()))})
+    times = [f"<|{index * 0.02:.2f}|>" for index in range(1501)]
+    tokenizer.add_special_tokens({"pad_token": "<|endoftext|>"})
+    tokenizer.add_tokens([*_MARKERS, *times], special_tokens=True)
+    ids = {marker: tokenizer.convert_tokens_to_ids(marker) for marker in _MARKERS}
+    end = ids["<|endoftext|>"]
+    config = t.WhisperConfig(
+        vocab_size=len(tokenizer),
+        d_model=32,
+        **{f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in _SIDE.items()},
+        max_target_positions=32,
+        pad_token_id=end,
+        bos_token_id=end,
+        eos_token_id=end,
+        decoder_start_token_id=ids["<|startoftranscript|>"],
+        begin_suppress_tokens=None,
+        suppress_tokens=None,
+    )
+    model = t.WhisperForConditionalGeneration(config)
+    vars(model.generation_config).update(
+        {
+            "max_length": 12,
+            "_from_model_config": False,
+            "is_multilingual": True,
+            "lang_to_id": {marker: ids[marker] for marker in ("<|en|>", "<|fr|>")},
+            "task_to_id": {"transcribe": ids["<|transcribe|>"], "translate": ids["<|translate|>"]},
+            "no_timestamps_token_id": ids["<|notimestamps|>"],
+            "prev_sot_token_id": ids["<|startofprev|>"],
+            "max_initial_timestamp_index": 50,
+            "alignment_heads": [[0, 0]],
+        }
+    )
+    return [model, t.WhisperFeatureExtractor(), tokenizer]
+
+
+_MARKERS = (
+    "<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|fr|>", "<|translate|>", "<|transcribe|>", "<|startoflm|>",
+    "<|startofprev|>", "<|nocaptions|>", "<|notimestamps|>",
+)  # fmt: skip
+_SIDE = {"layers": 1, "attention_heads": 2, "ffn_dim": 64}
+
 TASKS: dict[str, Callable[[], list[Any]]] = {
     "text-classification": lambda: _bert("SequenceClassification", **_labels()),
     "zero-shot-classification": lambda: _bert("SequenceClassification", **_labels()),
@@ -175,5 +221,6 @@ TASKS: dict[str, Callable[[], list[Any]]] = {
     "depth-estimation": _glpn,
     "zero-shot-image-classification": _clip,
     "automatic-speech-recognition": _wav2vec2,
+    "whisper": _whisper,
     "audio-classification": _wav2vec2_labels,
 }

@@ -44,8 +44,8 @@ class Pipeline:
         """Return what the pipeline is given for one item. Raises: RequestError."""
         raise NotImplementedError
 
-    def parameters(self, item: Any) -> dict[str, Any]:
-        """Return what the pipeline is asked for beside it; items of one forward share it."""
+    def parameters(self, item: Any, content: Any) -> dict[str, Any]:
+        """Return what the pipeline is asked for beside `content`, alike for all of a forward. Raises: RequestError."""
         raise NotImplementedError
 
     def answer(self, item: Any, found: Any) -> Any:
@@ -59,7 +59,8 @@ class Pipeline:
         parameters: dict[str, dict[str, Any]] = {}
         for index, item in enumerate(items):
             try:
-                content, wanted = self.content(item), self.parameters(item)
+                content = self.content(item)
+                wanted = self.parameters(item, content)
             except RequestError as error:
                 answers[index] = error
                 continue

@@ -29,7 +29,7 @@ class ImageClassifier(Pipeline):
     def content(self, item: ImageToClassify) -> Any:
         return image_of(item.image)
 
-    def parameters(self, item: ImageToClassify) -> dict[str, Any]:
+    def parameters(self, item: ImageToClassify, content: Any) -> dict[str, Any]:
         return top_of(item)
 
 
@@ -51,7 +51,7 @@ class ImageFeatures(Pipeline):
     def content(self, item: ImageToSee) -> Any:
         return image_of(item.image)
 
-    def parameters(self, item: ImageToSee) -> dict[str, Any]:
+    def parameters(self, item: ImageToSee, content: Any) -> dict[str, Any]:
         return {}
 
     def answer(self, item: ImageToSee, found: Any) -> Any:
@@ -78,7 +78,7 @@ class ObjectDetector(Pipeline):
     def content(self, item: ImageToSearch) -> Any:
         return image_of(item.image)
 
-    def parameters(self, item: ImageToSearch) -> dict[str, Any]:
+    def parameters(self, item: ImageToSearch, content: Any) -> dict[str, Any]:
         return _threshold(item)
 
 
@@ -95,7 +95,7 @@ class ImageSegmenter(Pipeline):
     def content(self, item: ImageToSearch) -> Any:
         return image_of(item.image)
 
-    def parameters(self, item: ImageToSearch) -> dict[str, Any]:
+    def parameters(self, item: ImageToSearch, content: Any) -> dict[str, Any]:
         return _threshold(item)
 
 
@@ -118,7 +118,7 @@ class DepthEstimator(Pipeline):
     def content(self, item: ImageToSee) -> Any:
         return image_of(item.image)
 
-    def parameters(self, item: ImageToSee) -> dict[str, Any]:
+    def parameters(self, item: ImageToSee, content: Any) -> dict[str, Any]:
         return {}
 
     def answer(self, item: ImageToSee, found: Any) -> Any:
@@ -146,5 +146,5 @@ class ZeroShotImageClassifier(Pipeline):
     def content(self, item: ImageAndLabels) -> Any:
         return image_of(item.image)
 
-    def parameters(self, item: ImageAndLabels) -> dict[str, Any]:
+    def parameters(self, item: ImageAndLabels, content: Any) -> dict[str, Any]:
         return {"candidate_labels": labels_of(item), "hypothesis_template": hypothesis_of(item)}

@@ -33,7 +33,7 @@ class AudioClassifier(Pipeline):
         rate_hz = self.pipe.feature_extractor.sampling_rate
         return {"raw": sound_of(item.audio, item.sampling_rate, rate_hz), "sampling_rate": rate_hz}
 
-    def parameters(self, item: SoundToClassify) -> dict[str, Any]:
+    def parameters(self, item: SoundToClassify, content: Any) -> dict[str, Any]:
         return top_of(item)
 
 
@@ -58,7 +58,8 @@ class SpeechRecognizer(Pipeline):
     def load(self, weights: Path, device: str) -> None:
         """Load it; models that hear a fixed time (Whisper) take several at once, others would hear the padding."""
         super().load(weights, device)
-        self._may_pad = self.pipe.type == "seq2seq_whisper"
+        self._is_whisper = self.pipe.type == "seq2seq_whisper"
+        self._may_pad = self._may_pad and self._is_whisper
 
     def __call__(self, items: list[Speech]) -> list[Transcript]:
         """Return the text of each."""
@@ -68,13 +69,31 @@ class SpeechRecognizer(Pipeline):
         rate_hz = self.pipe.feature_extractor.sampling_rate
         return {"raw": sound_of(item.audio, item.sampling_rate, rate_hz), "sampling_rate": rate_hz}
 
-    def parameters(self, item: Speech) -> dict[str, Any]:
-        is_whisper = self.pipe.type == "seq2seq_whisper"
-        wanted = {"language": item.language, "task": "translate" if item.translate else None}
-        generate = {key: value for key, value in wanted.items() if value is not None}
-        if generate and not is_whisper:
-            raise InvalidInput("$.language: this model knows one language", path="$.language")
-        if item.timestamps in (("char",) if is_whisper else ("segment",)):
+    def parameters(self, item: Speech, content: Any) -> dict[str, Any]:
+        if item.timestamps in (("char",) if self._is_whisper else ("segment",)):
             raise InvalidInput(f"$.timestamps: this model cannot tell a {item.timestamps}", path="$.timestamps")
-        stamps = {"return_timestamps": item.timestamps if item.timestamps != "segment" else True}
-        return (stamps if item.timestamps else {}) | ({"generate_kwargs": generate} if generate else {})
+        generate = {"language": self._language(item.language)} if item.language is not None else {}
+        if item.translate:
+            self._language("en")
+            generate["task"] = "translate"
+        wanted: dict[str, Any] = {"generate_kwargs": generate} if generate else {}
+        # beyond what Whisper hears at once it finds its way by the times that it tells
+        is_long = self._is_whisper and len(content["raw"]) > self.pipe.feature_extractor.n_samples
+        if item.timestamps or is_long:
+            wanted["return_timestamps"] = True if item.timestamps in ("segment", None) else item.timestamps
+        return wanted
+
+    def answer(self, item: Speech, found: Any) -> Any:
+        return found if item.timestamps else {"text": found["text"]}
+
+    def _language(self, name: str) -> str:
+        """Return the code of a language that the model knows. Raises: InvalidInput."""
+        known = getattr(self.pipe.model.generation_config, "lang_to_id", None) if self._is_whisper else None
+        if not known:
+            raise InvalidInput("$.language: this model knows one language", path="$.language")
+        from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
+
+        code: str = TO_LANGUAGE_CODE.get(name.lower(), name.lower())
+        if f"<|{code}|>" not in known:
+            raise InvalidInput(f"$.language: {name!r} is no language that this model knows", path="$.language")
+        return code

@@ -31,7 +31,7 @@ class TextClassifier(Pipeline):
             return {"text": item.text, "text_pair": item.text_pair}
         return {"text": text_of(item, self.pipe.tokenizer)}
 
-    def parameters(self, item: TextToClassify) -> dict[str, Any]:
+    def parameters(self, item: TextToClassify, content: Any) -> dict[str, Any]:
         return top_of(item) | {"truncation": True}
 
 
@@ -54,7 +54,7 @@ class TokenClassifier(Pipeline):
     def content(self, item: TextToLabel) -> str:
         return text_of(item, self.pipe.tokenizer)
 
-    def parameters(self, item: TextToLabel) -> dict[str, Any]:
+    def parameters(self, item: TextToLabel, content: Any) -> dict[str, Any]:
         return {"aggregation_strategy": item.aggregation}
 
     def answer(self, item: TextToLabel, found: Any) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ class MaskFiller(Pipeline):
             raise InvalidInput(f"$.text: has no mask; this model's is {mask}", path="$.text")
         return item.text
 
-    def parameters(self, item: TextToFill) -> dict[str, Any]:
+    def parameters(self, item: TextToFill, content: Any) -> dict[str, Any]:
         targets = {"targets": item.targets} if item.targets else {}
         return top_of(item) | targets | {"tokenizer_kwargs": {"truncation": True}}
 
@@ -115,7 +115,7 @@ class FeatureExtractor(Pipeline):
     def content(self, item: TextToRead) -> str:
         return text_of(item, self.pipe.tokenizer)
 
-    def parameters(self, item: TextToRead) -> dict[str, Any]:
+    def parameters(self, item: TextToRead, content: Any) -> dict[str, Any]:
         return {"tokenize_kwargs": {"truncation": True}}
 
     def answer(self, item: TextToRead, found: Any) -> Any:
@@ -143,7 +143,7 @@ class ZeroShotClassifier(Pipeline):
     def content(self, item: TextAndLabels) -> str:
         return text_of(item, self.pipe.tokenizer)
 
-    def parameters(self, item: TextAndLabels) -> dict[str, Any]:
+    def parameters(self, item: TextAndLabels, content: Any) -> dict[str, Any]:
         template = hypothesis_of(item)
         return {"candidate_labels": labels_of(item), "multi_label": item.multi_label, "hypothesis_template": template}
 
