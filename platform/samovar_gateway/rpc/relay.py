@@ -75,7 +75,7 @@ class Outer(asyncio.Protocol):
         """Open the other side."""
         self.transport = cast("asyncio.Transport", transport)
         if not self._relay.has_room():
-            transport.abort()
+            self.transport.abort()
             return
         self._relay.connections.add(self)
         task = asyncio.get_running_loop().create_task(self._connect())
@@ -90,10 +90,12 @@ class Outer(asyncio.Protocol):
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await loop.sock_connect(peer, self._relay.path)
                 await loop.create_unix_connection(lambda: self.inner, sock=peer)
-        except OSError as error:
-            log.error("the gRPC server within takes no connection: %r", error)
+        except BaseException as error:
             peer.close()
             self.transport.abort()
+            if not isinstance(error, OSError):
+                raise
+            log.error("the gRPC server within takes no connection: %r", error)
 
     def connected(self) -> None:
         """The other side is there."""
