@@ -46,7 +46,7 @@ class InvokeRoute:
         self._state = caller.state
         self._admission = caller.admission
         self._deferral = Deferral(caller.state)
-        self._resuming = Resuming(caller)
+        self._resuming = Resuming(caller.state)
         self._repeats = Repeats(caller.state, caller.admission, self._deferral)
 
     async def __call__(self, name: str, scope: HTTPScope, receive: Receive, send: Send) -> None:

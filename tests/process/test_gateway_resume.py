@@ -315,6 +315,15 @@ def test_what_lay_in_sockets_when_the_line_broke_is_told_again(pair: Pair) -> No
     assert rest.is_whole and part.outputs + rest.outputs == [*range(400)]
 
 
+def test_an_event_too_large_for_letters_is_its_owners_to_give(pair: Pair) -> None:
+    pair.deploy("large")
+    part = read(pair.gateways[0], "large", RESUMABLE, {"stream": 2, "pad": 17 << 20}, most=1)
+    refused = resume(pair.gateways[1], "large", part.last_id)
+    assert (refused.status, refused.problem["code"]) == (413, "body_too_large")
+    rest = resume(pair.gateways[0], "large", part.last_id)
+    assert rest.is_whole and part.outputs + rest.outputs == [0, 1]
+
+
 def test_an_owner_that_leaves_waits_for_who_may_come_back(pair: Pair) -> None:
     pair.deploy("leaving")
     with pair.third() as owner:

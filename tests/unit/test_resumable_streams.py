@@ -66,6 +66,16 @@ def test_what_was_taken_is_kept_as_far_as_there_is_room_and_what_was_not_in_any_
     assert ledger.take("two") == (3, b"ab"), "a reader that was refused changes nothing"
 
 
+def test_the_last_event_taken_is_kept_whatever_its_size() -> None:
+    ledger: Ledger[str] = Ledger(keep_s=1.0, max_bytes=5, budget=plenty())
+    ledger.arrive("one", 0)
+    for _ in range(2):
+        ledger.add(b"0123456789")
+        ledger.take("one")
+    ledger.arrive("two", 1)
+    assert ledger.take("two") == (2, b"0123456789")
+
+
 def test_the_newer_reader_counts() -> None:
     ledger: Ledger[str] = Ledger(keep_s=1.0, max_bytes=5, budget=plenty())
     ledger.arrive("one", 0)

@@ -35,7 +35,6 @@ class Borrowed:
     """One client's reading of a stream elsewhere; as `resumable.Reader`. number: of the last event it took."""
 
     def __init__(self, borrower: Borrower, place: Place, key_id: str, function: str) -> None:
-        self.handle = self
         self.number = place.number
         self.keep_s = 0.0
         self.headers: problems.Headers = []

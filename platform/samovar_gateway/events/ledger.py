@@ -6,7 +6,7 @@
 | away from readers| while `max_bytes` are not full | everything                                   | after `keep_s`
 
 What was taken may be lost on its way, so it can be taken again: a reader arrives with the number it has. The newest
-reader is the one that counts. All streams share a budget: once it is used up, those that are read keep FLOOR_BYTES,
+reader is the one that counts. The last event that was taken is kept whatever its size. All streams share a budget: once it is used up, those that are read keep FLOOR_BYTES,
 those that are away make no more. This module does not know connections, clocks or what events are about.
 """
 
@@ -91,7 +91,7 @@ class Ledger(Generic[ReaderT]):
         self.taken += 1
         event = self._events[self.taken - self.first]
         most = FLOOR_BYTES if self._budget.is_used_up else self._max_bytes
-        while self.num_bytes > most and self.first <= self.taken:
+        while self.num_bytes > most and self.first < self.taken:
             self._drop()
         return self.taken, event
 

@@ -40,6 +40,8 @@ class Loan:
         self.is_left = self.is_told = False
         self.unconfirmed: list[tuple[int, int]] = []  # number and bytes of each
         self.reader: Reader | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._too_large: Told | None = None  # the next event: it cannot be handed on
 
     @property
     def has_room(self) -> bool:
@@ -61,14 +63,17 @@ class Loan:
     def gather(self, reader: Reader) -> list[Told]:
         """Return what may be sent now. Raises: StreamTaken, Cancelled; BodyTooLarge for what cannot be handed on."""
         found: list[Told] = []
-        while self.has_room and (told := reader.take()) is not None:
+        while self._too_large is None and self.has_room and (told := reader.take()) is not None:
             if len(told.data) > MAX_EVENT_BYTES:
-                size = len(told.data)
-                raise BodyTooLarge(f"event {told.number} has {size} bytes: ask the gateway that has the stream")
+                self._too_large = told
+                break
             found.append(told)
             self.sent = told.number
             if told.data:
                 self.unconfirmed.append((told.number, len(told.data)))
+        if self._too_large is not None and not found:
+            number, size = self._too_large.number, len(self._too_large.data)
+            raise BodyTooLarge(f"event {number} has {size} bytes: only the gateway that has the stream can give it")
         return found
 
 
@@ -79,7 +84,7 @@ class Lender:
         self._streams = streams
         self._post = post
         self._loans: dict[str, Loan] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def hear(self, letter: Read | Got | Left | Unwanted) -> None:
         """Take a letter of a borrower."""
@@ -90,11 +95,15 @@ class Lender:
             if loan is not None:
                 loan.hear(letter)
         elif len(self._tasks) < MAX_LENT:
-            if loan is not None:
-                self._tasks[letter.reader].cancel()  # it asks again: it missed something
-            self._loans[letter.reader] = loan = Loan(letter)
-            self._tasks[letter.reader] = task = asyncio.create_task(self._lend(loan))
-            task.add_done_callback(partial(self._returned, loan))
+            if loan is not None and loan.task is not None:
+                loan.task.cancel()  # it asks again: it missed something
+            self._begin(Loan(letter))
+
+    def _begin(self, loan: Loan) -> None:
+        self._loans[loan.asked.reader] = loan
+        loan.task = asyncio.create_task(self._lend(loan))
+        self._tasks.add(loan.task)
+        loan.task.add_done_callback(partial(self._returned, loan))
 
     def _end(self, letter: Unwanted) -> None:
         try:
@@ -105,11 +114,12 @@ class Lender:
 
     async def close(self) -> None:
         """End every loan."""
-        await end_tasks(self._tasks.values())
+        await end_tasks(self._tasks)
 
-    def _returned(self, loan: Loan, _task: asyncio.Task[None]) -> None:
+    def _returned(self, loan: Loan, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         if self._loans.get(loan.asked.reader) is loan:
-            del self._loans[loan.asked.reader], self._tasks[loan.asked.reader]
+            del self._loans[loan.asked.reader]
 
     async def _lend(self, loan: Loan) -> None:
         """Tell the borrower of the stream until the end, or until it reads no more."""

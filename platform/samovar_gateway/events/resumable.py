@@ -121,11 +121,9 @@ class Resumable:
 
 
 class Reader:
-    """Who reads a stream in the gateway that has it. handle: itself, for who watches connections. is_first: it began
-    the call, and was told nothing yet."""
+    """Who reads a stream in the gateway that has it. is_first: it began the call, and was told nothing yet."""
 
     def __init__(self, stream: Resumable, *, is_first: bool) -> None:
-        self.handle = self
         self.stream = stream
         self.is_first = is_first
         self.news = asyncio.Event()

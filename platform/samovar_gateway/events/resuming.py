@@ -19,11 +19,11 @@ from litestar.types import Receive, Send
 from samovar.errors import Cancelled, SamovarError
 from samovar_dispatch.ask import Ask
 from samovar_gateway import problems
-from samovar_gateway.calling import Caller
 from samovar_gateway.events import encoding, places
 from samovar_gateway.events.answer import EventResponse
 from samovar_gateway.events.resumable import Told
 from samovar_gateway.events.source import Source
+from samovar_gateway.state import GatewayState
 from samovar_storage.ending import end_tasks
 
 
@@ -43,9 +43,8 @@ class AnyReader(Protocol):
 class Resuming:
     """One per gateway."""
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
-        self._state = caller.state
+    def __init__(self, state: GatewayState) -> None:
+        self._state = state
 
     async def begin(self, ask: Ask, body: bytes, receive: Receive, send: Send) -> None:
         """Run the invocation and tell of it; it outlives the connection once the client knows a position.
@@ -56,7 +55,7 @@ class Resuming:
         streams, response = self._state.streams, EventResponse(send)
         reader = streams.begin(Source(self._state, ask), body, keep_s)
         try:
-            await self._answer(reader, reader.stream.prefix, 0, response, ask, receive)
+            await self._answer(reader, reader.stream.prefix, 0, response, receive, ask.request_id)
         finally:
             if not response.is_open:  # nobody knows what to come back to
                 streams.end(reader.stream)
@@ -77,7 +76,7 @@ class Resuming:
         else:
             reader = await self._state.borrower.borrow(place, ask.key_id, function)
         prefix = places.prefix(place.gateway, place.stream)
-        await self._answer(reader, prefix, place.number, EventResponse(send), ask, receive)
+        await self._answer(reader, prefix, place.number, EventResponse(send), receive, ask.request_id)
 
     async def _give_up(self, place: places.Place, key_id: str, function: str) -> None:
         """The call of a stream ends, if it has not. Raises: as `resume`."""
@@ -87,7 +86,13 @@ class Resuming:
             await self._state.borrower.give_up(place, key_id, function)
 
     async def _answer(
-        self, reader: AnyReader, prefix: bytes, number: int, response: EventResponse, ask: Ask, receive: Receive
+        self,
+        reader: AnyReader,
+        prefix: bytes,
+        number: int,
+        response: EventResponse,
+        receive: Receive,
+        request_id: bytes,
     ) -> None:
         """Tell what the reader reads; what it fails with after something was sent is an event of this answer alone."""
         watching = asyncio.create_task(_watch(reader, receive))
@@ -97,7 +102,7 @@ class Resuming:
             if not response.is_open:
                 raise
             self._state.problems[error.code] += 1
-            problem = problems.encode(error, ask.request_id.decode("latin-1"))
+            problem = problems.encode(error, request_id.decode("latin-1"))
             await response.write(encoding.event_without_id("error", problem))
         except Cancelled:
             return
