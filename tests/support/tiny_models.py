@@ -45,6 +45,7 @@ _WINDOW = {"sliding_window": 24}
 # of each kind: the config class and what it needs beside the common shape
 _CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", _SHAPE | _FEW_KV),
+    "llama_wide": ("LlamaConfig", _SHAPE | _FEW_KV | {"head_dim": 32}),  # as narrow as vLLM takes on CPUs
     "qwen2": ("Qwen2Config", _SHAPE | _FEW_KV),
     "qwen3": ("Qwen3Config", _SHAPE | _FEW_KV | {"head_dim": 16}),
     "mistral": ("MistralConfig", _SHAPE | _FEW_KV | {"sliding_window": None}),

@@ -29,6 +29,7 @@ from typing import Any, ClassVar
 
 from samovar.context import Context
 from samovar.errors import FunctionRaised
+from samovar_instance.kernel import die_with_parent
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
@@ -108,7 +109,7 @@ class TritonServer:
             *options,
         ]
         # its output is the instance's, and so in the function's log
-        self._process = subprocess.Popen(command, env=_environment())  # noqa: S603
+        self._process = subprocess.Popen(command, env=_environment(), preexec_fn=die_with_parent)  # noqa: S603
         self._wait_until_ready()
 
     def check(self, model: str) -> None:

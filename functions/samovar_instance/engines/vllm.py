@@ -51,6 +51,7 @@ class VllmGenerator(TextGenerator):
             "enable_prefix_caching": self.shares_prefixes,
             "generation_config": "vllm",  # what the folder suggests is the caller's to ask for
             "max_logprobs": _MOST_LOGPROBS,
+            "structured_outputs_config": {"backend": "guidance"},  # the library that our grammars are written for
         }
         self.vllm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments | self.engine_options))
         tokenizer = AutoTokenizer.from_pretrained(weights, local_files_only=True)
