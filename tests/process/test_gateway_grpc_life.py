@@ -23,7 +23,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from samovar_storage.embedded import EmbeddedSeaweed, EmbeddedValkey
 from support.folders import short_folder
 from support.gateway import environment
-from support.instance_driver import Zygote
+from support.instance_driver import FUNCTIONS, Zygote
 from support.openai_gateway import running_platform
 from support.processes import running
 from support.rpc import INFER, KEY, connected, floats, request, texts
@@ -146,3 +146,23 @@ async def loaded_while(address: str, leaving: Popen[bytes]) -> Counter[str]:
     for channel in channels:
         await channel.close()
     return outcomes
+
+
+def test_calls_and_connections_are_bounded(
+    valkey: EmbeddedValkey, seaweed: EmbeddedSeaweed, session_zygote: Zygote
+) -> None:
+    """Nothing answers: what is asked waits. One call, then one connection too many are refused; others are not."""
+    with running_platform(valkey, seaweed, session_zygote, max_connections=9) as platform:
+        platform.deploy(FUNCTIONS / "async_echo")
+        with connected(platform.gateway.grpc) as first, connected(platform.gateway.grpc) as second:
+            waiting = [client.start(slow_text(0.0)) for client in [first] * 5 + [second] * 4]
+            wait_until(lambda: platform.gateway.metric("samovar_queued") == 9, what="they wait")
+            status, details, _ = second.refused(slow_text(0.0))
+            assert status == "RESOURCE_EXHAUSTED", details
+            with connected(platform.gateway.grpc) as third, connected(platform.gateway.grpc) as fourth:
+                assert third.refused(b"")[0] == "RESOURCE_EXHAUSTED"
+                assert fourth.refused(b"")[0] == "UNAVAILABLE", "a connection for every three that there may be of HTTP"
+            for call in waiting:
+                call.cancel()
+            wait_until(lambda: platform.gateway.metric("samovar_queued") == 0, what="all have left")
+            assert second.ask("ServerReady").ready
