@@ -21,7 +21,7 @@ from samovar.cli.text import size
 if TYPE_CHECKING:
     from samovar.models.folder import ModelFolder
     from samovar.models.project import Wishes
-    from samovar.models.tasks import Choice
+    from samovar.models.tasks import Choice, ModelTask
 
 # where each flag ends up: in fields of value objects, or in attributes of the engine's class (_SETTINGS)
 _SETTINGS = "settings"
@@ -39,15 +39,17 @@ _GOES_TO: dict[str, tuple[tuple[str, str], ...]] = {
     "cache_gib": ((_SETTINGS, "cache_gib"),),
     "speculation": ((_SETTINGS, "speculation"),),
 }
-_OF_GENERATION = frozenset({"max_running", "max_context", "cache_gib", "speculation"})
-_OF_BATCHES = frozenset({"max_batch", "max_wait_ms"})
+_WORDS = ("precision", "compile", "engine", "attention")
+_OF_GENERATION = frozenset({"max_running", "max_context", "cache_gib", "speculation", "draft_model"})
+_NOT_OF_GENERATION = frozenset({"max_batch", "max_wait_ms", "compile", "engine"})
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A project made for a model. folder, choice: what it was made from. code: its app.py."""
+    """A project made for a model. folder, draft, choice: what it was made from. code: its app.py."""
 
     folder: ModelFolder
+    draft: ModelFolder | None
     choice: Choice
     code: str
 
@@ -74,6 +76,7 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--speculation", type=click.Choice(["prompt-lookup"]), help="… how drafts are made, where they pay."
         ),
+        click.option("--draft-model", metavar="FOLDER", help="… drafts by a small model of the same vocabulary."),
     )
     for option in reversed(options + _acceleration_options()):
         command = option(command)
@@ -109,14 +112,18 @@ def _words(hint: Any) -> Iterator[str]:
 def project_of(flags: dict[str, Any], name: str | None, allow_pickle: bool) -> Project:
     """Return the project that the flags describe. Raises: DeployRefused."""
     from samovar.models.folder import read_model_folder
-    from samovar.models.project import app_code, default_model_name
+    from samovar.models.project import app_code, default_model_name, refuse_foreign_draft
     from samovar.models.tasks import choose
     from samovar.spec import check_name
 
     folder = read_model_folder(flags["model"], allow_pickle=allow_pickle)
     choice = choose(folder, flags["task"])
     code = app_code(check_name(name or default_model_name(folder)), choice.task, folder, _wishes(flags, choice))
-    return Project(folder, choice, code)
+    draft = None
+    if flags["draft_model"] is not None:
+        draft = read_model_folder(flags["draft_model"], allow_pickle=allow_pickle)
+        refuse_foreign_draft(folder, draft)
+    return Project(folder, draft, choice, code)
 
 
 def refuse_strays(flags: dict[str, Any]) -> None:
@@ -139,14 +146,14 @@ def written(session: Session, project: Project) -> Iterator[str]:
         left = ", ".join(folder.left_out[:3]) + (" …" if len(folder.left_out) > 3 else "")
         session.note(f"left out, not needed: {left} ({size(folder.size_bytes(folder.left_out))})")
     with tempfile.TemporaryDirectory(prefix="samovar-model-") as scratch:
-        yield str(write_project(Path(scratch) / "project", project.code, folder))
+        yield str(write_project(Path(scratch) / "project", project.code, folder, project.draft))
 
 
 def eject(session: Session, project: Project, target: Path) -> None:
     """Write the project to a folder of the person's own and say how to go on."""
     from samovar.models.project import write_project
 
-    app = write_project(target, project.code, project.folder)
+    app = write_project(target, project.code, project.folder, project.draft)
     data = {"app": str(app), "task": project.choice.task.name, "why": project.choice.why}
     session.emit(data, lambda: f"{app} is yours now; its weights are links to {project.folder.path}")
     session.note(f"change it, then: samovar deploy {app}")
@@ -154,17 +161,25 @@ def eject(session: Session, project: Project, target: Path) -> None:
 
 def _wishes(flags: dict[str, Any], choice: Choice) -> Wishes:
     """Return what was asked for. Raises a usage error for what the task has no use for."""
-    from samovar.models.project import Wishes
+    from samovar.models.project import DRAFT, Wishes
 
-    task = choice.task
+    _refuse_senseless(flags, choice.task)
     told: dict[str, dict[str, Any]] = {}
     for flag, places in _GOES_TO.items():
-        if flags[flag] is None:
-            continue
-        if (flag in _OF_BATCHES and "batch" not in task.options) or (flag in _OF_GENERATION and not task.generates):
-            raise click.UsageError(f"--{flag.replace('_', '-')} means nothing for {task.name}")
-        for place, field in places:
-            told.setdefault(place, {})[field] = flags[flag]
+        if flags[flag] is not None:
+            for place, field in places:
+                told.setdefault(place, {})[field] = flags[flag]
+    if flags["draft_model"] is not None:
+        told.setdefault(_SETTINGS, {})["speculation"] = DRAFT
     settings = told.pop(_SETTINGS, {})
-    words = {name: flags[name] for name in ("precision", "compile", "engine", "attention") if flags[name] is not None}
-    return Wishes(told, words, settings)
+    return Wishes(told, {name: flags[name] for name in _WORDS if flags[name] is not None}, settings)
+
+
+def _refuse_senseless(flags: dict[str, Any], task: ModelTask) -> None:
+    """Raise a usage error for a flag that changes nothing, or two that exclude each other."""
+    senseless = _NOT_OF_GENERATION if task.generates else _OF_GENERATION
+    for flag in sorted(senseless):
+        if flags[flag] is not None:
+            raise click.UsageError(f"--{flag.replace('_', '-')} means nothing for {task.name}")
+    if flags["speculation"] is not None and flags["draft_model"] is not None:
+        raise click.UsageError("drafts come by --speculation or by --draft-model, not both")

@@ -23,6 +23,7 @@ from samovar.models.tasks import ModelTask
 
 APP = "app.py"
 WEIGHTS = "weights"
+DRAFT = "draft"  # within the weights
 _LINE = 120
 
 
@@ -85,20 +86,38 @@ def app_code(name: str, task: ModelTask, folder: ModelFolder, wishes: Wishes = W
     return "\n".join(lines) + "\n"
 
 
-def write_project(target: Path, code: str, folder: ModelFolder) -> Path:
+def write_project(target: Path, code: str, folder: ModelFolder, draft: ModelFolder | None = None) -> Path:
     """Write the project to the folder `target`, which is new or empty, and return its app.py.
 
+    Args: draft: a small model that drafts for the other one; it goes to DRAFT.
     Raises: DeployRefused if something is there already.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DeployRefused(f"{target} is there already: give the name of a new folder")
-    for name in folder.files:
-        link = target / WEIGHTS / name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to((folder.path / name).resolve())
+    _link(folder, target / WEIGHTS)
+    if draft is not None:
+        _link(draft, target / WEIGHTS / DRAFT)
     app = target / APP
     app.write_text(code)
     return app
+
+
+def refuse_foreign_draft(folder: ModelFolder, draft: ModelFolder) -> None:
+    """Return if both models mean the same by each token. Raises: DeployRefused."""
+    if _vocabulary(folder) != _vocabulary(draft):
+        raise DeployRefused(f"{draft.path} cannot draft for {folder.path.name}: its tokenizer has other tokens")
+
+
+def _vocabulary(folder: ModelFolder) -> Any:
+    model = folder.read("tokenizer.json").get("model")
+    return model.get("vocab") if isinstance(model, dict) else None
+
+
+def _link(folder: ModelFolder, target: Path) -> None:
+    for name in folder.files:
+        link = target / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to((folder.path / name).resolve())
 
 
 _VALUE_OBJECTS = {"batch": "Batch", "scaling": "Scaling", "resources": "Resources", "limits": "Limits"}
