@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 
 from samovar_instance.engines.generation.blocks import Blocks, BlockTable
@@ -177,14 +178,14 @@ class Scheduler:
             candidates = [run for run in chain(prefilling, heads) if run not in tried]
             if not candidates:
                 return
-            run = min(candidates, key=self._rank)
+            run = min(candidates, key=partial(self._rank, {run.sequence.tenant for run in self.running}))
             tried.add(run)
             yield run
 
-    def _rank(self, run: Run) -> tuple[bool, int, bool, int]:
+    def _rank(self, tenants: set[str], run: Run) -> tuple[bool, int, bool, int]:
+        """Return what the next prompt has least of. tenants: those with something running."""
         tenant = run.sequence.tenant
-        is_served = any(other.sequence.tenant == tenant for other in self.running)
-        return is_served, self._served[tenant], not run.is_running, run.number
+        return tenant in tenants, self._served[tenant], not run.is_running, run.number
 
     def _make_way(self) -> None:
         """Let the last of a tenant's several sequences give way to the first of one that has none."""
