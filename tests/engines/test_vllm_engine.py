@@ -19,6 +19,7 @@ from support.waiting import wait_until_async
 
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.filterwarnings("default"),  # of vLLM and of torch when vLLM imports it
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="the package vllm is not installed"),
 ]
 SHORT: dict[str, Any] = {"prompt": "the cat and", "max_tokens": 12, "temperature": 0.0, "ignore_eos": True}
