@@ -243,6 +243,8 @@ class Scheduler:
     def _admit(self, run: Run) -> None:
         self._leave_queue(run)
         run.is_running = True
+        if not run.sequence.generated:
+            run.sequence.num_cached = 0  # what it had found may be gone
         if run.number < 0:
             run.number = self._num_admitted
             self._num_admitted += 1
