@@ -10,8 +10,15 @@ import pytest
 
 from samovar.bundle import code_files, pack, weight_files
 from samovar.errors import DeployRefused
-from samovar.models.folder import read_model_folder
-from samovar.models.project import Wishes, app_code, default_model_name, example_of, write_project
+from samovar.models.folder import ModelFolder, read_model_folder
+from samovar.models.project import (
+    Wishes,
+    app_code,
+    default_model_name,
+    example_of,
+    refuse_foreign_draft,
+    write_project,
+)
 from samovar.models.tasks import ALIASES, TASKS, choose, fits
 
 
@@ -274,6 +281,27 @@ def test_equal_projects_are_equal_bytes_and_weights_are_links(tmp_path: Path) ->
         assert tuple(file.name for file in weight_files(weights, app.parent)) == folder.files
         assert (weights / "model.safetensors").resolve() == folder.path / "model.safetensors"
     assert archives[0] == archives[1]
+
+
+def test_a_model_that_drafts_goes_up_beside_the_other(tmp_path: Path) -> None:
+    def speaker(name: str, vocab: dict[str, int]) -> ModelFolder:
+        files = {"tokenizer.json": {"model": {"vocab": vocab}}}
+        return read_model_folder(str(folder_of(tmp_path / name, files, architectures=["LlamaForCausalLM"])))
+
+    large, small, foreign = speaker("a", {"tea": 0}), speaker("b", {"tea": 0}), speaker("c", {"milk": 0})
+    refuse_foreign_draft(large, small)
+    with pytest.raises(DeployRefused, match="its tokenizer has other tokens"):
+        refuse_foreign_draft(large, foreign)
+    app = write_project(tmp_path / "project", "code", large, small)
+    names = [file.name for file in weight_files((app.parent / "weights").resolve(), app.parent)]
+    assert names == [
+        "config.json",
+        "draft/config.json",
+        "draft/model.safetensors",
+        "draft/tokenizer.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
 
 
 def test_a_folder_in_use_is_not_written_to(tmp_path: Path) -> None:
