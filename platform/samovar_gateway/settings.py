@@ -13,9 +13,7 @@ from samovar_storage.settings import RequestLogSettings
 NO_PORT = -1
 GrpcPort = Annotated[
     Annotated[int, Meta(ge=NO_PORT, le=65535)] | None,
-    Meta(
-        description="Port of gRPC; 0 picks a free one, -1 is for none; default the one after `port`, 0 with it"
-    ),
+    Meta(description="Port of gRPC; 0 picks a free one, -1 is for none; default the one after `port`, 0 with it"),
 ]
 LATEST_OPENING_S = 30.0  # a gateway that is not ready by then takes connections all the same, and says why
 

@@ -5,6 +5,7 @@
     server.py       all of it made, started, drained and closed
     service.py      the methods that ask once and are answered once
     stream.py       ModelStreamInfer
+    asking.py       from a request to what is asked of a function, for both
     exchange.py     one call of a client: its metadata, its deadline, how it is told of an error
     health.py       grpc.health.v1
     translation.py  requests and answers as messages                       (pure)
