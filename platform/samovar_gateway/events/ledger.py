@@ -1,18 +1,19 @@
 """What a resumable stream has told, and who reads it: what is kept, when more may be made, when it is over. Pure.
 
-| the stream is    | more is made                   | what is kept                                 | it ends
-|------------------|--------------------------------|----------------------------------------------|-----------------
-| read             | once the last event was taken  | what was taken, the newest `max_bytes` of it | with its call
-| away from readers| while `max_bytes` are not full | everything                                   | after `keep_s`
+| the stream is    | more is made                      | what is kept                            | it ends
+|------------------|-----------------------------------|-----------------------------------------|---------------
+| read             | once the last event was taken     | what was taken, the newest `max_bytes`  | with its call
+| away from readers| while less than `max_bytes` waits | everything                              | after `keep_s`
 
 What was taken may be lost on its way, so it can be taken again: a reader arrives with the number it has. The newest
-reader is the one that counts. The last event that was taken is kept whatever its size. All streams share a budget: once it is used up, those that are read keep FLOOR_BYTES,
+reader is the one that counts. All streams share a budget: once it is used up, those that are read keep FLOOR_BYTES,
 those that are away make no more. This module does not know connections, clocks or what events are about.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import Generic, TypeVar
 
 from samovar.errors import RequestError, StreamGone
@@ -51,6 +52,7 @@ class Ledger(Generic[ReaderT]):
         self._max_bytes = max_bytes
         self._budget = budget
         self._events: deque[bytes] = deque()
+        self._num_ahead_bytes = 0  # of events that were not taken
         budget.used += STREAM_BYTES
 
     @property
@@ -60,13 +62,14 @@ class Ledger(Generic[ReaderT]):
             return False
         if self.reader is not None:
             return self.taken == self.last
-        return self.num_bytes < self._max_bytes and not self._budget.is_used_up
+        return self._num_ahead_bytes < self._max_bytes and not self._budget.is_used_up
 
     def add(self, event: bytes, *, ends: bool = False) -> None:
         """Keep one more event. ends: it is the last."""
         self._events.append(event)
         self.last += 1
         self.num_bytes += len(event)
+        self._num_ahead_bytes += len(event)
         self._budget.used += len(event)
         self.is_ended = ends
 
@@ -78,9 +81,11 @@ class Ledger(Generic[ReaderT]):
         if number > self.last:
             raise RequestError(f"there is no event {number} yet: the last one is {self.last}")
         if number < self.first - 1:
-            raise StreamGone(f"what came after event {number} is not kept any more, only what came after {self.first}")
+            kept = f"only what came after event {self.first - 1}"
+            raise StreamGone(f"what came after event {number} is not kept any more, {kept}")
         before, self.reader = self.reader, reader
         self.taken = number
+        self._num_ahead_bytes = sum(map(len, islice(self._events, number - self.first + 1, None)))
         self.is_told = False
         return before
 
@@ -90,8 +95,9 @@ class Ledger(Generic[ReaderT]):
             return None
         self.taken += 1
         event = self._events[self.taken - self.first]
+        self._num_ahead_bytes -= len(event)
         most = FLOOR_BYTES if self._budget.is_used_up else self._max_bytes
-        while self.num_bytes > most and self.first < self.taken:
+        while self.first <= self.taken and self.num_bytes - len(self._events[0]) >= most:
             self._drop()
         return self.taken, event
 
