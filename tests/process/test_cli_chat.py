@@ -70,6 +70,13 @@ def chatter(platform: Platform, tmp_path: Path) -> Chatter:
     return Chatter(platform, tmp_path)
 
 
+def leave(terminal: Terminal, after: int) -> None:
+    """Press Ctrl-D once there is a prompt."""
+    terminal.see("› ", after=after)
+    terminal.type("\x04")
+    assert terminal.end() == 0
+
+
 def test_a_conversation_on_a_terminal(chatter: Chatter, tmp_path: Path) -> None:
     with chatter.talk("parrot", "--system", "be kind", "--seed", "7") as terminal:
         place = terminal.see("› ")
@@ -94,8 +101,7 @@ def test_a_conversation_on_a_terminal(chatter: Chatter, tmp_path: Path) -> None:
         place = terminal.see("nothing was written", after=place)
         terminal.type("/reset\n")
         place = terminal.see("forgotten", after=place)
-        terminal.type("\x04")
-        assert terminal.end() == 0
+        leave(terminal, place)
     assert "\x1b[1m**ready**\x1b[0m" in terminal.shown, "bold is shown bold"
     saved = json.loads((tmp_path / "chat.json").read_text())
     assert [message["role"] for message in saved["messages"]] == ["system", "user", "assistant"]
@@ -134,8 +140,7 @@ def test_while_an_instance_starts_it_says_so(chatter: Chatter, platform: Platfor
         terminal.type("hello\n")
         terminal.see("an instance is starting · 2 s")
         place = terminal.see("the deadline passed")
-        terminal.type("\x04")
-        assert terminal.end() == 0
+        leave(terminal, place)
     assert "\r\x1b[2K" in terminal.shown and "Traceback" not in terminal.text[place:]
 
 
@@ -149,12 +154,11 @@ def test_errors_are_told_and_the_conversation_goes_on(chatter: Chatter) -> None:
             ("tea", "/reset begins anew"),
             ("/set max_tokens", "as the function has it"),
             ("/nonsense", "/help lists"),
-            ("//exit", "/exit"),
+            ("//exit", "1 token ·"),
         ):
             terminal.type(typed + "\n")
             place = terminal.see(seen, after=place)
-        terminal.type("\x04")
-        assert terminal.end() == 0
+        leave(terminal, place)
 
 
 def test_what_could_steer_a_terminal_is_not_shown(chatter: Chatter) -> None:
@@ -163,9 +167,7 @@ def test_what_could_steer_a_terminal_is_not_shown(chatter: Chatter) -> None:
     with chatter.talk("parrot") as terminal:
         terminal.see("› ")
         terminal.type("bell\x16\x07 \x16\x1b]0;title\n")
-        terminal.see("2 tokens ·")
-        terminal.type("\x04")
-        terminal.end()
+        leave(terminal, terminal.see("2 tokens ·"))
     answer = terminal.shown[terminal.shown.rindex("bell") :]
     assert "\x07" not in answer and "\x1b]" not in answer
 
@@ -187,3 +189,16 @@ def test_one_talks_with_functions_that_generate_text_alone(chatter: Chatter) -> 
     assert refused.returncode == 6 and "tells does not generate text: it is a function without a task" in refused.stderr
     assert chatter.pipe("hi", "chat", "nobody").returncode == 5
     assert "temperature is a number from 0 to 2" in chatter.pipe("hi", "chat", "parrot", "--temperature", "3").stderr
+
+
+def test_a_call_tells_what_happens_meanwhile(chatter: Chatter) -> None:
+    done = chatter.pipe('{"n": 2}', "invoke", "tells", "--events", "-v")
+    assert (done.returncode, done.stdout) == (0, '{"i": 0}\n{"i": 1}\n')
+    told = done.stderr.splitlines()
+    assert told[:3] == ["  the kettle is on", "    0% cup 0", "   50% cup 1"] and "tells@1: 2 outputs" in told
+    failed = chatter.pipe("", "invoke", "tells", "-N", "--json", '{"n": 3, "fail_at": 1}', "--json")
+    events = [json.loads(line) for line in failed.stdout.splitlines()]
+    assert failed.returncode == 7 and json.loads(failed.stderr)["error"]["code"] == "function_raised"
+    assert [event["event"] for event in events] == ["log", "progress", "output"] and events[2]["data"] == {"i": 0}
+    both = chatter.pipe("", "invoke", "tells", "--json", "1", "--json", "2")
+    assert both.returncode == 2 and "one of it" in both.stderr
