@@ -221,14 +221,16 @@ def test_a_slow_reader_holds_the_generator_back(gateway: Gateway) -> None:
         seen = b""
         while b"event: output" not in seen:
             seen += connection.recv(4096)
-        before = -1
 
-        def is_held() -> bool:
-            nonlocal before
-            last, before = before, instance.behave()["chunks"]
-            return last == before
+        def settled() -> int:
+            """Return how many items were sent, once that stays so while gateway and instance do other things."""
+            counts = set()
+            for _ in range(5):
+                assert gateway.client.get("/readyz").status_code == 200
+                counts.add(instance.behave()["chunks"])
+            return counts.pop() if len(counts) == 1 else 0
 
-        wait_until(is_held, what="the generator waits for its reader")
+        before = wait_until(settled, 30, "the generator waits for its reader")
         assert STREAM_WINDOW < before < 150_000
     wait_until(lambda: gateway.metric('samovar_running{function="ahead",version="1"}') == 0, what="it was cancelled")
     assert instance.behave()["chunks"] <= before + 3 * STREAM_WINDOW

@@ -29,10 +29,12 @@ from samovar import wire
 from samovar.authoring import definition_of, is_function
 from samovar.spec import BlobRef, Manifest, Scaling
 from samovar_pool.backends import procfs
+from support.waiting import wait_until
 
 FUNCTIONS = Path(__file__).parents[1] / "functions"
 TOKEN = "let me in"
 TIMEOUT_S = 30.0
+BOOT_TIMEOUT_S = 180.0  # importing torch takes a busy machine long; a process that ends is noticed at once
 _numbers = itertools.count(1)
 
 M = TypeVar("M", bound=wire.Message)
@@ -41,13 +43,20 @@ M = TypeVar("M", bound=wire.Message)
 class Caller:
     """One connection to an instance, zygote or template; frames are kept in order until somebody asks for them."""
 
-    def __init__(self, address: str, token: str = TOKEN, role: Literal["gateway", "manager"] = "gateway") -> None:
+    def __init__(
+        self,
+        address: str,
+        token: str = TOKEN,
+        role: Literal["gateway", "manager"] = "gateway",
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Connect and wait for the Welcome. timeout_s: how long for it."""
         self.sock = connect(address)
         self.decoder = wire.caller_side()
         self.frames: deque[Any] = deque()
         self.send(wire.Hello(wire.PROTOCOL_VERSION, token, role, "driver"))
         try:
-            self.welcome = self.expect(wire.Welcome)
+            self.welcome = self.expect(wire.Welcome, timeout_s)
         except BaseException:
             self.close()
             raise
@@ -155,7 +164,7 @@ class Instance:
                 is_awaited=is_awaited,
             )
         )
-        answer = self.control().next()
+        answer = self.control().next(BOOT_TIMEOUT_S)
         assert isinstance(answer, wire.Ready | wire.BootFailed)
         self.ready = answer if isinstance(answer, wire.Ready) else None
         return answer
@@ -208,7 +217,12 @@ class Zygote:
                 stdin=subprocess.DEVNULL,
                 preexec_fn=before,
             )
-        self.control = Caller(f"unix:{self.socket_path}", "", "manager")
+        wait_until(self._has_started, BOOT_TIMEOUT_S, "the zygote listens")
+        self.control = Caller(f"unix:{self.socket_path}", "", "manager", BOOT_TIMEOUT_S)
+
+    def _has_started(self) -> bool:
+        assert self.process.poll() is None, (self.folder / "zygote.log").read_text()
+        return self.socket_path.exists()
 
     def __enter__(self) -> Zygote:
         return self
