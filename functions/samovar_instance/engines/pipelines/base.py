@@ -7,6 +7,7 @@ This module does not know how batches are filled.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,7 +24,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """What clients send; each task adds its fields."""
 
 
-class Pipeline:
+class Pipeline(ABC):
     """A pipeline of transformers as a batch handler. Subclasses name the task and say how an item becomes a call of it.
 
     pads: items of different sizes may share a forward, and come to the same as alone.
@@ -40,13 +41,13 @@ class Pipeline:
         tokenizer = self.pipe.tokenizer
         self._may_pad = self.pads and (tokenizer is None or tokenizer.pad_token_id is not None)
 
+    @abstractmethod
     def content(self, item: Any) -> Any:
         """Return what the pipeline is given for one item. Raises: RequestError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def parameters(self, item: Any, content: Any) -> dict[str, Any]:
         """Return what the pipeline is asked for beside `content`, alike for all of a forward. Raises: RequestError."""
-        raise NotImplementedError
 
     def answer(self, item: Any, found: Any) -> Any:
         """Return the answer to one item, given what the pipeline found."""
