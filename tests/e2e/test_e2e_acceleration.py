@@ -40,6 +40,19 @@ class Embed:
         hidden = self.net(input_ids=rows, attention_mask=mask).last_hidden_state
         return hidden[:, 0].float().tolist()
 """
+DECLARED = """
+from pathlib import Path
+
+import samovar as sv
+
+
+@sv.function(name="{name}", weights=sv.Weights("model"), {example} {options})
+class Declared:
+    def load(self, weights: Path, device: str) -> None: ...
+
+    def __call__(self, ids: list[int]) -> list[float]:
+        return []
+"""
 INPUTS = ([5, 6, 7], [9], list(range(10, 60)))
 EXAMPLE = 'example={"ids": [5, 6, 7, 8]},'
 
@@ -49,11 +62,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def write(folder: Path, name: str, options: str, example: str = EXAMPLE) -> Path:
+def write(folder: Path, name: str, options: str, example: str = EXAMPLE, app: str = APP) -> Path:
     """Write a project whose function embeds rows of token ids, as `options` say."""
     folder.mkdir()
     shutil.copytree(tiny_model("bert"), folder / "model")
-    (folder / "app.py").write_text(APP.format(name=name, options=options, example=example))
+    (folder / "app.py").write_text(app.format(name=name, options=options, example=example))
     return folder
 
 
@@ -84,7 +97,8 @@ def test_what_is_declared_is_built_and_served(
 ) -> None:
     name = "acc-" + "".join(filter(str.isalnum, options)).lower()[:40]
     folder = write(tmp_path / "app", name, options)
-    caller.deploy(folder)
+    draft = deploying.inspect(str(folder / "app.py"))
+    caller.publish(deploying.prepare(draft))
     answers = [caller.answer(name, {"ids": ids}) for ids in INPUTS]
     for ours, theirs in zip(answers, plain, strict=True):
         assert cosine(ours, theirs) >= least_cosine
@@ -93,7 +107,7 @@ def test_what_is_declared_is_built_and_served(
     assert "as they are" not in "\n".join(caller.logs(name)), "torch ran what was to be run by what was built"
     built: list[Any] = []
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "samovar").glob("builds/*/.samovar/*")}
-    found = deploying.prepare(deploying.inspect(str(folder / "app.py")), on_build=built.append).manifest.built
+    found = deploying.prepare(draft, on_build=built.append).manifest.built
     assert all(path.stat().st_mtime_ns == written_ns for path, written_ns in made.items()), "it was built again"
     if "attention" in options:
         assert found is None and not built
@@ -114,10 +128,15 @@ def test_what_is_declared_is_built_and_served(
         ('precision=sv.Precision("int8"), compile="inductor"', EXAMPLE, "do not go together"),
         ('precision=sv.Precision("int4")', EXAMPLE, "int4"),
         ('engine="onnxx"', EXAMPLE, "onnxx"),
-        ('engine="tensorrt", resources=sv.Resources(gpus=1)', EXAMPLE, "has none"),
     ],
 )
-def test_what_cannot_be_is_refused_at_deploy(tmp_path: Path, options: str, example: str, says: str) -> None:
-    folder = write(tmp_path / "app", "acc-refused", options, example)
+def test_what_cannot_be_is_refused_when_it_is_read(tmp_path: Path, options: str, example: str, says: str) -> None:
+    folder = write(tmp_path / "app", "acc-refused", options, example, DECLARED)
     with pytest.raises(DeployRefused, match=says):
+        deploying.inspect(str(folder / "app.py"))
+
+
+def test_what_this_machine_cannot_build_is_refused_at_deploy(tmp_path: Path) -> None:
+    folder = write(tmp_path / "app", "acc-refused", 'engine="tensorrt", resources=sv.Resources(gpus=1)')
+    with pytest.raises(DeployRefused, match="has none"):
         deploying.prepare(deploying.inspect(str(folder / "app.py")))

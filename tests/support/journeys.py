@@ -42,7 +42,10 @@ class Caller:
 
     def deploy(self, folder: str | Path, name: str | None = None) -> int:
         """Deploy <folder>/app.py, of tests/functions if relative, under another name if given; return the version."""
-        package = deploying.prepare(deploying.inspect(str(FUNCTIONS / folder / "app.py")), name=name)
+        return self.publish(deploying.prepare(deploying.inspect(str(FUNCTIONS / folder / "app.py")), name=name))
+
+    def publish(self, package: deploying.Package) -> int:
+        """Make a version of what was prepared, wait until it serves and return it."""
         deploying.upload(self.client, package, deploying.plan(self.client, package))
         deployed = deploying.create(self.client, package)
         deploying.wait_until_serving(self.client, deployed, package.manifest.limits.load_timeout_s)
