@@ -38,7 +38,7 @@ class Limits:
 
     max_running: int = 64
     max_step_tokens: int = 256
-    chunk_tokens: int = 32
+    chunk_tokens: int = 48
     chunk_per_decode: int = 2
     growth_tokens: int = 16
 
