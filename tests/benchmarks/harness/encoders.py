@@ -9,13 +9,11 @@ import copy
 import shutil
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -23,11 +21,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from harness import minilm
 from harness.example import Example
+from samovar.acceleration.models import Call
 from samovar.options import resolve_weights
 from samovar.tokenizer import load_tokenizer
 
 Batch: TypeAlias = tuple[Tensor, Tensor]  # ids and mask, int64 [texts, tokens]
 Runtime: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # to float32 [texts, width], rows of length one
+
+CALL = Call(inputs=["input_ids", "attention_mask"], constants={}, outputs=["last_hidden_state"], output_class="")
+EXAMPLE: Batch = (torch.tensor([[101, 2000, 102]]), torch.ones(1, 3, dtype=torch.long))
 
 
 @dataclass(frozen=True)
@@ -70,43 +72,57 @@ def eager(model: Any) -> Runtime:
     return lambda ids, mask: pooled(model(input_ids=ids, attention_mask=mask).last_hidden_state, mask)
 
 
+def bf16(model: Any) -> Runtime:
+    """Weights and activations in 16 bits."""
+    halved = eager(copy.deepcopy(model).to(torch.bfloat16))
+    return lambda ids, mask: halved(ids, mask).float()
+
+
 def int8(model: Any) -> Runtime:
-    """Its linear layers with int8 weights, activations quantized as they come (torch's own, eager)."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        quantized = torch.ao.quantization.quantize_dynamic(  # type: ignore[no-untyped-call]
-            copy.deepcopy(model), {torch.nn.Linear}, dtype=torch.qint8
-        )
-    return eager(quantized)
+    """`precision=sv.Precision("int8")`."""
+    from samovar.acceleration.int8 import quantized
+
+    return eager(quantized(copy.deepcopy(model), "cpu", "int8"))
 
 
 def inductor(model: Any) -> Runtime:
-    """Compiled for any shape, with the system's C++ compiler."""
+    """`compile="inductor"`: compiled ahead of time for any shape, with the system's C++ compiler."""
+    from samovar.acceleration import inductor as aot
+
     if shutil.which("g++") is None and shutil.which("clang++") is None:
         raise RuntimeError("there is no C++ compiler here")
-    return eager(torch.compile(copy.deepcopy(model), dynamic=True))
+    with tempfile.TemporaryDirectory(prefix="samovar-bench-") as folder:
+        path = Path(folder) / "model.pt2"
+        aot.build(model, CALL, [*EXAMPLE], path)
+        return _of(aot.open_model(path, model, "cpu"))
 
 
 def onnx(model: Any) -> Runtime:
-    """Exported once and run by ONNX Runtime on one thread."""
-    return _session(model, lambda path: path)
+    """`engine="onnx"`, on one thread."""
+    return _by_onnx(model, "fp32")
 
 
 def onnx_int8(model: Any) -> Runtime:
-    """The same with int8 weights, activations quantized as they come (ONNX Runtime's own)."""
+    """`engine="onnx", precision=sv.Precision("int8")`, on one thread."""
+    return _by_onnx(model, "int8")
 
-    def quantize(path: Path) -> Path:
-        from onnxruntime.quantization import QuantType, quantize_dynamic
 
-        quantized = path.with_name("int8.onnx")
-        quantize_dynamic(path, quantized, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul"])
-        return quantized
+def _by_onnx(model: Any, precision: str) -> Runtime:
+    from samovar.acceleration import onnx as ort
 
-    return _session(model, quantize)
+    with tempfile.TemporaryDirectory(prefix="samovar-bench-") as folder:
+        path = Path(folder) / "model.onnx"
+        ort.build(model, CALL, [*EXAMPLE], path, precision)
+        return _of(ort.open_model(path, "cpu", 1))
+
+
+def _of(runner: Callable[[list[Tensor]], Sequence[Tensor]]) -> Runtime:
+    return lambda ids, mask: pooled(runner([ids, mask])[0], mask)
 
 
 RUNTIMES: Mapping[str, Callable[[Any], Runtime]] = {
     "eager": eager,
+    "bf16": bf16,
     "int8": int8,
     "onnx": onnx,
     "onnx_int8": onnx_int8,
@@ -141,50 +157,3 @@ def pooled(hidden: Tensor, mask: Tensor) -> Tensor:
 def min_cosine(outputs: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     """Return the worst cosine between the embeddings of two runtimes."""
     return min(float((a * b).sum(1).min()) for a, b in zip(outputs, expected, strict=True))
-
-
-class _Hidden(torch.nn.Module):
-    """The model with what it is asked for as positions, and one tensor as its answer: what exporters take."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        hidden: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
-        return hidden
-
-
-def _session(model: Any, transform: Callable[[Path], Path]) -> Runtime:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    with tempfile.TemporaryDirectory(prefix="samovar-bench-") as folder:
-        path = transform(_exported(model, Path(folder) / "model.onnx"))
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-    def run(ids: Tensor, mask: Tensor) -> Tensor:
-        hidden: np.ndarray[Any, Any] = session.run(None, {"ids": ids.numpy(), "mask": mask.numpy()})[0]
-        return pooled(torch.from_numpy(hidden), mask)
-
-    return run
-
-
-def _exported(model: Any, path: Path) -> Path:
-    # of different lengths: a mask that hides nothing would be left out of what is exported
-    ids, mask = padded([[101, 2000, 102], [101, 2000, 2001, 2002, 102]])
-    texts, tokens = torch.export.Dim("texts"), torch.export.Dim("tokens", max=512)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter about itself
-        torch.onnx.export(
-            _Hidden(model).eval(),
-            (ids, mask),
-            path,
-            input_names=["ids", "mask"],
-            dynamic_shapes=({0: texts, 1: tokens}, {0: texts, 1: tokens}),
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
-    return path
