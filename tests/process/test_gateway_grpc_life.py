@@ -52,6 +52,19 @@ def test_a_taken_port_is_one_sentence(settings_file: Callable[..., Path]) -> Non
     assert f"port {port}" in text and "--grpc-port" in text and "Traceback" not in text
 
 
+def test_a_message_that_finds_no_room_is_refused_and_its_stream_goes_on(
+    valkey: EmbeddedValkey, seaweed: EmbeddedSeaweed, session_zygote: Zygote
+) -> None:
+    with running_platform(valkey, seaweed, session_zygote, max_waiting_bytes=100_000) as platform:
+        platform.serve("async_echo")
+        large = request("async-echo", "large", text=texts("a" * 200_000)).SerializeToString()
+        with connected(platform.gateway.grpc) as rpc:
+            answers = [*rpc.stream(iter([slow_text(0.5), large, slow_text(0.0)]))]
+    refused = [one.infer_response for one in answers if one.error_message]
+    assert [(one.id, one.parameters["samovar-code"].string_param) for one in refused] == [("large", "queue_full")]
+    assert len(answers) == 3, "those before and behind it are answered"
+
+
 def test_leaving_answers_what_runs_and_tells_everybody(
     valkey: EmbeddedValkey, seaweed: EmbeddedSeaweed, session_zygote: Zygote
 ) -> None:

@@ -145,6 +145,21 @@ def test_bytes_that_are_no_request(rpc: Rpc, message: bytes) -> None:
     assert (status, told["samovar-code"]) in {("INVALID_ARGUMENT", "malformed"), ("NOT_FOUND", "function_not_found")}
 
 
+def test_an_error_that_says_much_keeps_its_status(rpc: Rpc) -> None:
+    """Clients drop a call whose trailers are too large, and tell of that instead."""
+    message = request("mirrors", **{"茶" * 5000: ("TEA", [1], {})}).SerializeToString()
+    status, details, told = rpc.refused(message)
+    assert (status, told["samovar-code"]) == ("INVALID_ARGUMENT", "invalid_input"), details
+    assert details.startswith("茶") and details.endswith("…")
+
+
+def test_messages_of_methods_are_not_read_without_a_key(rpc: Rpc) -> None:
+    """Nor where nothing is asked."""
+    for method, code in (("ModelReady", "UNAUTHENTICATED"), ("ServerLive", "OK")):
+        call = rpc.channel.unary_unary(f"/{schema.SERVICE}/{method}").future(b"\xff" * (8 << 20), timeout=30)
+        assert call.code().name == code, call.details()
+
+
 def test_batch_mates_of_a_broken_request_are_answered(rpc: Rpc) -> None:
     calls = [rpc.start(request("row-vectors", text=texts(word)).SerializeToString()) for word in ("a", "poison", "cc")]
     assert [call.exception() is None for call in calls] == [True, False, True]

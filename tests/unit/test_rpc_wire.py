@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import grpc
 import pytest
 from hypothesis import given
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 from samovar import errors
 from samovar.errors import QueueFull, RateLimited, SamovarError, by_code
 from samovar_gateway.rpc.frames import GOAWAY, HEAD_BYTES, Frames
-from samovar_gateway.rpc.statuses import STATUSES, metadata_of, status_of
+from samovar_gateway.rpc.statuses import MAX_DETAILS_BYTES, STATUSES, details_of, metadata_of, status_of
+
+SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
 def frame(payload: bytes) -> bytes:
@@ -60,3 +64,11 @@ def test_what_is_told_beside_the_status() -> None:
     }
     assert dict(metadata_of(QueueFull("…"), "1"))["retry-after"] == "1", "as the header of a 503"
     assert "retry-after" not in dict(metadata_of(RateLimited("…"), "1"))
+
+
+@pytest.mark.parametrize("letter", ["a", "%", "\n", "ä", "茶", "🫖"])
+def test_details_are_cut_so_that_clients_take_the_trailers(letter: str) -> None:
+    """A client drops the whole call, status and all, when what comes with its end is too large."""
+    told = details_of(SamovarError(letter * 20_000))
+    assert 1000 < len(quote(told, safe=SAFE)) <= MAX_DETAILS_BYTES + len(quote("…")) and told.endswith("…")
+    assert details_of(SamovarError(letter * 100)) == letter * 100

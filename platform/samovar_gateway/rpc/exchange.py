@@ -42,7 +42,8 @@ class Exchange:
         self._state.keys.authenticate(self.header.get(b"authorization"))
 
     async def read_one(self) -> bytes:
-        """Return the one message of a call. Raises: ClientTooSlow if it does not come; RequestError if none does."""
+        """Return the one message of a call. Raises: ClientTooSlow if it does not come; RequestError if none does; as
+        `require_room`."""
         timeout_s = self._state.settings.body_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -51,15 +52,17 @@ class Exchange:
             raise ClientTooSlow(f"the message did not arrive within {timeout_s:g} s") from None
         if message is None:
             raise RequestError("the call ended without a message")
+        self.require_room(message)
         return message
 
     async def read(self) -> bytes | None:
-        """Return the next message, None if there is none. Raises: QueueFull if too much waits already."""
+        """Return the next message, None if there is none."""
         message = await self.context.read()
-        if message is grpc.aio.EOF:
-            return None
+        return None if message is grpc.aio.EOF else bytes(message)  # the same object
+
+    def require_room(self, message: bytes) -> None:
+        """Return if a message may be worked on. Raises: QueueFull if too much waits already."""
         self._state.dispatcher.room.backlog.require(len(message))
-        return bytes(message)  # the same object
 
     def tell(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Have the end of the call say this, too."""
@@ -76,7 +79,7 @@ class Exchange:
             error = SamovarError("an error inside the gateway; its log says more")
         self._state.problems[error.code] += 1
         metadata = statuses.metadata_of(error, self.request_id.decode("latin-1"))
-        await self.context.abort(statuses.status_of(error), error.detail, metadata)
+        await self.context.abort(statuses.status_of(error), statuses.details_of(error), metadata)
         raise AssertionError("abort raises")
 
 

@@ -37,10 +37,12 @@ class Service:
         self._state = core.caller.state
         self._admission = core.caller.admission
         self._streams = streams
-        self._deeds: dict[str, Deed] = {
+        self._open_deeds: dict[str, Deed] = {
             "ServerLive": self._server_live,
             "ServerReady": self._server_ready,
             "ServerMetadata": self._server_metadata,
+        }
+        self._deeds: dict[str, Deed] = {
             "ModelReady": self._model_ready,
             "ModelMetadata": self._model_metadata,
             "ModelConfig": self._model_config,
@@ -51,6 +53,7 @@ class Service:
     def handler(self) -> Any:
         """Return what a gRPC server calls. All are streams to it: then we say when a message is read, after the key."""
         methods = {name: self._asked_once(name, deed) for name, deed in self._deeds.items()}
+        methods |= {name: self._asked_once(name, deed, is_open=True) for name, deed in self._open_deeds.items()}
         methods["ModelInfer"] = grpc.stream_unary_rpc_method_handler(self._infer)
         methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._infer_stream)
         return grpc.method_handlers_generic_handler(schema.SERVICE, methods)
@@ -58,15 +61,21 @@ class Service:
     def _exchange(self, context: Any) -> Exchange:
         return Exchange(context, self._state, self._admission.request_id({}))
 
-    def _asked_once(self, name: str, deed: Deed) -> Any:
-        """Return the handler of a method whose request and answer are plain messages."""
+    def _asked_once(self, name: str, deed: Deed, *, is_open: bool = False) -> Any:
+        """Return the handler of a method whose request and answer are plain messages.
+
+        is_open: no key is needed, and nothing is asked: the message is not read, whoever sends it.
+        """
         _, answer_class = schema.methods()[name]
         request_name = f"{name}Request"
 
         async def handle(_requests: Any, context: Any) -> bytes:
             exchange = self._exchange(context)
             try:
-                request = translation.parse(request_name, await exchange.read_one())
+                request = None
+                if not is_open:
+                    exchange.authenticate()
+                    request = translation.parse(request_name, await exchange.read_one())
                 answer: bytes = answer_class(**await deed(exchange, request)).SerializeToString()
             except (Exception, Cancelled) as error:  # noqa: BLE001 - told, and logged there
                 await exchange.refuse(error)

@@ -42,6 +42,10 @@ from samovar.errors import (
 
 Metadata = tuple[tuple[str, str], ...]
 
+MAX_DETAILS_BYTES = (
+    4096  # as written in trailers: clients drop a call whose trailers are larger than 8 KiB, status and all
+)
+
 STATUSES: dict[type[SamovarError], StatusCode] = {
     SamovarError: StatusCode.INTERNAL,
     RequestError: StatusCode.INVALID_ARGUMENT,
@@ -75,6 +79,16 @@ STATUSES: dict[type[SamovarError], StatusCode] = {
 def status_of(error: SamovarError) -> StatusCode:
     """Return the status code of an error."""
     return next(STATUSES[cls] for cls in type(error).__mro__ if cls in STATUSES)
+
+
+def details_of(error: SamovarError) -> str:
+    """Return what is said of an error, cut to MAX_DETAILS_BYTES as gRPC writes it: three for each byte beyond ASCII."""
+    num_bytes = 0
+    for place, char in enumerate(error.detail):
+        num_bytes += 1 if " " <= char <= "~" and char != "%" else 3 * len(char.encode(errors="replace"))
+        if num_bytes > MAX_DETAILS_BYTES:
+            return error.detail[: place - 1] + "…"
+    return error.detail
 
 
 def metadata_of(error: SamovarError, request_id: str) -> Metadata:

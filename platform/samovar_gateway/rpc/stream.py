@@ -109,8 +109,9 @@ class InferStream:
         model = told_id = ""
         try:
             received = translation.receive(message)
-            del message
             model, told_id = received.model, received.id
+            self._exchange.require_room(message)
+            del message
             await self._infer(received)
         except Cancelled:
             return
