@@ -165,13 +165,20 @@ def test_two_gateways_share_what_they_find(gateway: Gateway, stores: Stores) -> 
             assert gateway.invoke("shared").status_code == 500
         wait_until(lambda: state(other, "shared")["state"] == "open", what="the other heard it")
         assert state(other, "shared")["reason"] == "error_rate"
-        with a_gateway(stores) as late:
-            wait_until(lambda: "shared@1" in late.client.get("/v1/functions/shared").json()["breakers"])
-            wait_until(lambda: state(late, "shared")["state"] == "open", what="it heard it at its start")
         instance.behave()
         wait_until(lambda: gateway.invoke("shared").status_code == 200, what="one of them found that it works")
         wait_until(lambda: state(other, "shared")["state"] == "closed", what="the other was told")
         assert other.invoke("shared").status_code == 200
+
+
+def test_a_gateway_that_comes_later_hears_what_was_found(gateway: Gateway, stores: Stores) -> None:
+    ref = gateway.deploy("long-shut", breaker=Breaker(min_calls=4, open_s=60.0, max_open_s=60.0)).ref
+    gateway.start_instance(ref).behave(fail="boom")
+    for _ in range(4):
+        assert gateway.invoke("long-shut").status_code == 500
+    with a_gateway(stores) as late:
+        wait_until(lambda: "long-shut@1" in late.client.get("/v1/functions/long-shut").json()["breakers"])
+        wait_until(lambda: state(late, "long-shut")["state"] == "open", what="it heard it at its start")
 
 
 def test_without_redis_each_gateway_decides_alone(stores: Stores, tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_a_slow_reader_holds_the_generator_back(gateway: Gateway) -> None:
                 counts.add(instance.behave()["chunks"])
             return counts.pop() if len(counts) == 1 else 0
 
-        before = wait_until(settled, 30, "the generator waits for its reader")
+        before = wait_until(settled, 120, "the generator waits for its reader")
         assert STREAM_WINDOW < before < 150_000
     wait_until(lambda: gateway.metric('samovar_running{function="ahead",version="1"}') == 0, what="it was cancelled")
     assert instance.behave()["chunks"] <= before + 3 * STREAM_WINDOW
