@@ -244,11 +244,13 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("messages", {}),
     ("messages", {"messages": []}),
     ("messages", {"messages": [{"role": "user"}]}),
+    ("messages", {"messages": HELLO * 10_001}),
     ("max_tokens", {"prompt": "a", "max_tokens": -1}),
     ("temperature", {"prompt": "a", "temperature": 2.5}),
     ("stop", {"prompt": "a", "stop": ["x"] * 2000}),
     ("logit_bias", {"prompt": "a", "logit_bias": {"320": 1}}),
     ("logit_bias", {"prompt": "a", "logit_bias": {"one": 1}}),
+    ("logit_bias", {"prompt": "a", "logit_bias": {"9" * 5000: 1}}),
     ("echo", {"prompt": "a", "echo": True, "logprobs": 1}),
     ("tools", {"prompt": "a", "tools": [POUR]}),
     ("response_format", {"messages": HELLO, "tools": [POUR], "response_format": FORMAT}),
@@ -283,6 +285,7 @@ async def test_what_is_wrong_is_refused_by_name(tiny: Tiny, param: str, fields: 
         {"prompt": "x" * 10_000_000},
         {"messages": [{"role": "user", "content": "x" * 10_000_000}]},
         {"messages": [{"role": "user", "content": "the cat " * 1100}]},
+        {"messages": [{"role": "user", "content": ""}] * CONTEXT_TOKENS},
         {"prompt": "the cat", "max_tokens": CONTEXT_TOKENS},
     ],
 )
@@ -325,6 +328,22 @@ async def test_a_long_prompt_is_read_beside_the_others(tiny: Tiny) -> None:
     text = "<|im_start|>" * 1900
     assert len(text) > 20_000
     assert (await ask(tiny, prompt=text, max_tokens=1)).usage.prompt_tokens == 1900
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [{"role": "user", "content": ""}] * 400},
+        {"messages": HELLO, "tools": [POUR | {"function": {"name": "pour", "description": "tea " * 5000}}]},
+        {"messages": HELLO, "response_format": FORMAT},
+    ],
+)
+async def test_what_takes_long_to_read_is_read_beside_the_others(tiny: Tiny, fields: dict[str, Any]) -> None:
+    """Many short messages are a long text, too, and so are tools; a grammar is made beside them as well."""
+    planning = asyncio.ensure_future(tiny._planner.plan(msgspec.convert(fields, GenerationInput)))
+    await asyncio.sleep(0)
+    assert not planning.done(), "it was read at one go"
+    await asyncio.gather(planning, return_exceptions=True)
 
 
 async def test_what_nobody_reads_is_merged(tiny: Tiny) -> None:

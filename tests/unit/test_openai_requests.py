@@ -141,6 +141,8 @@ def test_what_changes_nothing_is_accepted(given: dict[str, Any]) -> None:
         ({"presence_penalty": 3}, "presence_penalty"),
         ({"logit_bias": {"a": 1}}, "logit_bias"),
         ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+        ({"messages": [{"role": "user", "content": "a"}] * 10_001}, "messages"),
         ({"logit_bias": [1]}, "logit_bias"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),

@@ -17,6 +17,8 @@ import msgspec
 from samovar.errors import RequestError
 
 MAX_CHOICES = 128
+MAX_MESSAGES = 10_000  # a template is a program that runs over each
+MAX_BIAS_DIGITS = 9
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 MAX_TOP_LOGPROBS = 20
@@ -143,8 +145,9 @@ class GenerationInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         """
         if (self.messages is None) == (self.prompt is None):
             raise refusal("messages", "give either messages or prompt")
-        if self.messages is not None and not self.messages:
-            raise refusal("messages", "messages is empty: it needs at least one")
+        if self.messages is not None and not 1 <= len(self.messages) <= MAX_MESSAGES:
+            told = "is empty: it needs at least one" if not self.messages else f"has more than {MAX_MESSAGES}"
+            raise refusal("messages", f"messages {told}")
         if self.prompt is not None and len(self.prompt) == 0:
             raise refusal("prompt", "prompt is empty: it needs at least one token")
         if self.max_tokens is not None and self.max_tokens < 1:
@@ -172,7 +175,8 @@ class GenerationInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         if len(self.logit_bias) > MAX_BIASES:
             raise refusal("logit_bias", f"logit_bias has at most {MAX_BIASES} tokens")
         for token, bias in self.logit_bias.items():
-            if not token.isdecimal() or not math.fabs(bias) <= 100:
+            is_id = token.isascii() and token.isdecimal() and len(token) <= MAX_BIAS_DIGITS
+            if not is_id or not math.fabs(bias) <= 100:
                 raise refusal("logit_bias", "logit_bias maps token ids to numbers from -100 to 100")
 
     def _check_tools(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from samovar.tasks.generation import refusal
+from samovar.tasks.generation import MAX_MESSAGES, refusal
 from samovar_gateway.openai.fields import UNSUPPORTED, listed, only
 
 MESSAGE = ("role", "content", "name", "tool_calls", "tool_call_id", "annotations")
@@ -21,7 +21,10 @@ SCHEMA = ("name", "description", "schema", "strict")
 
 def messages_of(value: Any) -> list[dict[str, Any]]:
     """Return the messages of a request. Raises: RequestError naming what cannot be taken."""
-    return [_message(message, f"messages[{place}]") for place, message in enumerate(listed(value, "messages"))]
+    messages = listed(value, "messages")
+    if len(messages) > MAX_MESSAGES:
+        raise refusal("messages", f"messages has more than {MAX_MESSAGES}")
+    return [_message(message, f"messages[{place}]") for place, message in enumerate(messages)]
 
 
 def _message(value: Any, path: str) -> dict[str, Any]:

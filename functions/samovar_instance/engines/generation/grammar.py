@@ -6,9 +6,10 @@ ten microseconds. What it cannot follow exactly is refused, never followed loose
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
+
+import msgspec
 
 from samovar.errors import RequestError
 from samovar.tasks.generation import ResponseFormat, refusal
@@ -105,7 +106,7 @@ def of_schema(schema: dict[str, Any]) -> str:
 def json_rule(schema: dict[str, Any]) -> str:
     """Return a Lark expression for JSON texts that a JSON Schema allows."""
     options = {"whitespace_pattern": WHITESPACE}
-    return "%json " + json.dumps(schema | {"x-guidance": options})
+    return "%json " + msgspec.json.encode(schema | {"x-guidance": options}).decode()
 
 
 def _first_line(text: str) -> str:

@@ -33,6 +33,7 @@ from samovar_instance.engines.generation.templates import ChatTemplate, num_char
 from samovar_instance.engines.generation.tools import ToolFormat, ToolReader
 
 LONG_TEXT_CHARS = 20_000  # some ten milliseconds to read
+MESSAGE_CHARS = 200  # of text that takes as long as one message by itself
 T = TypeVar("T")
 
 
@@ -193,10 +194,12 @@ class Planner:
     async def _prompt(self, request: GenerationInput, wanted_tools: list[Tool]) -> list[int]:
         """Return the prompt's tokens, at least one, all known, fewer than the context."""
         if request.messages is not None:
-            size = sum(map(num_chars, request.messages))
-            self._check_size(size, "messages")
             messages = request.messages
-            ids = await _off_loop(size, lambda: self._template.tokens(messages, wanted_tools))
+            self._check_room(len(messages), "messages", "at least ")  # no template writes nothing for a message
+            size = sum(map(num_chars, messages))
+            self._check_size(size, "messages")
+            work = size + MESSAGE_CHARS * len(messages) + len(msgspec.json.encode(wanted_tools))
+            ids = await _off_loop(work, lambda: self._template.tokens(messages, wanted_tools))
             self._check_room(len(ids), "messages")
             return ids
         prompt = request.prompt
@@ -204,13 +207,13 @@ class Planner:
             self._check_size(len(prompt), "prompt")
             ids = await _off_loop(len(prompt), lambda: self._tokenizer(prompt).input_ids)
         else:
-            ids = list(prompt or [])
+            ids = prompt or []
         known = self._limits.num_logits
         if not ids:
             raise refusal("prompt", "prompt has no tokens: it needs at least one")
+        self._check_room(len(ids), "prompt")
         if min(ids) < 0 or max(ids) >= known:
             raise refusal("prompt", f"prompt has a token that the model does not know: it has 0 to {known - 1}")
-        self._check_room(len(ids), "prompt")
         return ids
 
     def _check_size(self, num_chars: int, param: str) -> None:
@@ -245,13 +248,17 @@ class Planner:
 
     async def _grammar(self, request: GenerationInput, wanted_tools: list[Tool]) -> Grammar | None:
         """Return what the answer must follow. Raises: RequestError naming the field whose schema cannot be followed."""
+        if not wanted_tools and request.response_format is None:
+            return None
+        return await asyncio.to_thread(self._make_grammar, request, wanted_tools)
+
+    def _make_grammar(self, request: GenerationInput, wanted_tools: list[Tool]) -> Grammar | None:
         if wanted_tools:
             text, param = self._tool_grammar(request, wanted_tools), "tools"
-        elif request.response_format is not None:
-            text, param = grammar.of_format(request.response_format), "response_format"
         else:
-            text, param = None, ""
-        return None if text is None else await asyncio.to_thread(self._grammars.make, text, param)
+            assert request.response_format is not None
+            text, param = grammar.of_format(request.response_format), "response_format"
+        return None if text is None else self._grammars.make(text, param)
 
     def _tool_grammar(self, request: GenerationInput, wanted_tools: list[Tool]) -> str | None:
         tool_format, choice = self._tool_format, request.tool_choice
