@@ -403,7 +403,9 @@ async def test_a_step_that_fails_fails_who_waits_and_the_next_call_is_served() -
     generator = Breaks()
     generator.load(tiny_model("llama"), "cpu")
     wanted = await ask(generator, prompt="the cat", **GREEDY)
-    waiting = [asyncio.ensure_future(pieces_of(generator, prompt=f"{n}", max_tokens=500)) for n in range(3)]
+    waiting = [
+        asyncio.ensure_future(pieces_of(generator, prompt=f"{n}", max_tokens=500, ignore_eos=True)) for n in range(3)
+    ]
     await wait_until_async(lambda: generator._loop.engine.has_work)
     generator.is_broken = True
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)

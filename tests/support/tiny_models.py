@@ -89,7 +89,7 @@ def tiny_model(kind: str) -> Path:
 
 @functools.cache
 def tiny_tokenizer() -> Any:
-    """Return the tokenizer of all tiny models, as transformers has them."""
+    """Return the tokenizer of all tiny models, as transformers has them; who changes it, changes a copy."""
     from tokenizers import Tokenizer, decoders, pre_tokenizers
     from tokenizers.models import BPE
     from tokenizers.trainers import BpeTrainer

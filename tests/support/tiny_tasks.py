@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import base64
+import copy
 import functools
 import io
 import json
@@ -80,7 +81,7 @@ def _transformers() -> Any:
 
 
 def _reader() -> Any:
-    tokenizer = tiny_tokenizer()
+    tokenizer = copy.deepcopy(tiny_tokenizer())
     tokenizer.add_special_tokens({"mask_token": MASK})
     return tokenizer
 
