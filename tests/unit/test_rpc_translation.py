@@ -258,3 +258,11 @@ def test_whether_a_stream_wants_an_empty_end() -> None:
     assert wants({"bool_param": True}) and not wants({"bool_param": False})
     with pytest.raises(RequestError, match="true or false"):
         wants({"int64_param": 1})
+
+
+def test_a_message_of_countless_fields_is_refused_after_so_many() -> None:
+    """Each of them takes time: 15 MB of two bytes each took 20 s."""
+    field = b"\x78\x01"
+    assert peeling.peel(field * peeling.MAX_FIELDS, 7) == (field * peeling.MAX_FIELDS, [])
+    with pytest.raises(RequestError, match="at most"):
+        peeling.peel(field * (peeling.MAX_FIELDS + 1), 7)

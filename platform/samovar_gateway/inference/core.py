@@ -125,7 +125,8 @@ class Inference:
                 return
             with self.caller.watching(ask, receive):
                 async for chunk in outcome:
-                    outputs = bodies_.outputs_of(manifest, [(tensor_codec.MEDIA_TYPE, chunk)], request.outputs)
+                    answers = [(tensor_codec.MEDIA_TYPE, chunk)]
+                    outputs = await apart(len(chunk), bodies_.outputs_of, manifest, answers, request.outputs)
                     yield InferAnswer(outputs, _label(ask, call))
         finally:
             abandon(ask)

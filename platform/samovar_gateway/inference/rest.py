@@ -237,7 +237,7 @@ class _Exchange:
 
 async def _send_events(exchange: _Exchange, answers: AsyncGenerator[InferAnswer], write: Writer) -> None:
     async for answer in answers:
-        data = write(answer)
+        data = await apart(answer.num_bytes, write, answer)
         if not exchange.has_begun:
             await exchange.begin([*_EVENTS, (b"samovar-version", answer.version.encode())])
         await exchange.event(data)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from samovar.errors import SamovarError
 from samovar_dispatch.ask import Ask
-from samovar_gateway.inference.core import Inference
+from samovar_gateway.inference.core import Inference, apart
 from samovar_gateway.inference.messages import InferRequest
 from samovar_gateway.rpc import translation
 from samovar_gateway.rpc.exchange import Exchange
@@ -23,10 +23,12 @@ class Asked:
 
 
 async def admit(core: Inference, exchange: Exchange, received: Received, request_id: bytes) -> Asked:
-    """Return what a message asks for. Raises: as `Inference.admit`; noted: RequestError, InvalidInput."""
+    """Return what a message asks for; of a large one it is read in a thread. Raises: as `Inference.admit`; noted:
+    RequestError, InvalidInput."""
     remaining_s = exchange.remaining_s()
     ask = await core.admit(received.model, received.version, exchange.header, request_id, timeout_s=remaining_s)
     try:
-        return Asked(ask, translation.to_request(received), translation.wants_end(received))
+        request = await apart(received.num_bytes, translation.to_request, received)
+        return Asked(ask, request, translation.wants_end(received))
     except SamovarError as error:
         raise core.caller.state.journey.refuse(ask, error) from None

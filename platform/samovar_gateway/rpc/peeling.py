@@ -14,20 +14,24 @@ from samovar.tensor_codec import Contents
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _SIZES = {_FIXED64: 8, _FIXED32: 4}
 _MAX_VARINT_BYTES = 10
+MAX_FIELDS = 1 << 14  # outermost ones: a few for each tensor; what has more is made to keep us busy
 
 
 def peel(message: bytes, number: int) -> tuple[bytes, list[memoryview]]:
     """Return a message without its outermost fields of bytes `number`, and the contents of those, in order.
 
-    Raises: RequestError if it is no message; what is left may still not be one.
+    Raises: RequestError if it is no message, or has more than MAX_FIELDS; what is left may still not be one.
     """
     view = memoryview(message)
     wanted = number << 3 | _BYTES
     rest: list[memoryview] = []
     peeled: list[memoryview] = []
-    position = kept = 0
+    position = kept = num_fields = 0
     while position < len(view):
         begin = position
+        num_fields += 1
+        if num_fields > MAX_FIELDS:
+            raise RequestError(f"a message has at most {MAX_FIELDS} fields")
         key, position = _varint(message, position)
         kind = key & 7
         if kind == _BYTES:

@@ -20,7 +20,7 @@ import grpc
 from samovar.errors import Cancelled, NotFound
 from samovar_gateway.health import what_is_missing
 from samovar_gateway.inference import models, statistics
-from samovar_gateway.inference.core import Inference
+from samovar_gateway.inference.core import Inference, apart
 from samovar_gateway.rpc import asking, schema, translation
 from samovar_gateway.rpc.exchange import Exchange
 from samovar_gateway.rpc.stream import InferStreams
@@ -93,7 +93,9 @@ class Service:
             await exchange.refuse(error)
 
     async def _inferred(self, exchange: Exchange) -> bytes:
-        received = translation.receive(await exchange.read_one())
+        message = await exchange.read_one()
+        received = await apart(len(message), translation.receive, message)
+        del message
         model, told_id = received.model, received.id
         asked = await asking.admit(self._core, exchange, received, exchange.request_id)
         del received  # with it goes what came: the body for the instance is a copy of its tensors

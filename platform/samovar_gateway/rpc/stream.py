@@ -17,7 +17,7 @@ from contextlib import aclosing
 from samovar.errors import Cancelled, Draining, SamovarError
 from samovar_gateway.calling import MAX_TOGETHER
 from samovar_gateway.inference import models
-from samovar_gateway.inference.core import Inference
+from samovar_gateway.inference.core import Inference, apart
 from samovar_gateway.inference.messages import InferAnswer
 from samovar_gateway.rpc import asking, translation
 from samovar_gateway.rpc.exchange import Exchange
@@ -108,7 +108,7 @@ class InferStream:
         """Answer one request, whatever becomes of it."""
         model = told_id = ""
         try:
-            received = translation.receive(message)
+            received = await apart(len(message), translation.receive, message)
             model, told_id = received.model, received.id
             self._exchange.require_room(message)
             del message

@@ -37,10 +37,11 @@ _TYPED = {
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A request as it came: `message` without raw contents, and those as views on what came."""
+    """A request as it came: `message` without raw contents, and those as views on what came. num_bytes: of it all."""
 
     message: Any
     raw: Sequence[Contents]
+    num_bytes: int
 
     @property
     def model(self) -> str:
@@ -66,7 +67,7 @@ def parse(name: str, message: bytes) -> Any:
 def receive(message: bytes) -> Received:
     """Return a ModelInferRequest. Raises: RequestError if the bytes are none."""
     rest, raw = peeling.peel(message, _RAW_INPUTS)
-    return Received(_parsed(_Request, rest), raw)
+    return Received(_parsed(_Request, rest), raw, len(message))
 
 
 def wants_end(received: Received) -> bool:
