@@ -133,7 +133,9 @@ def _check_example(definition: Definition, decoder: Input) -> None:
 
 def _import(path: Path) -> ModuleType:
     if not path.is_file():
-        raise DeployRefused(f"there is no file {path}")
+        is_model = (path.parent / "config.json").is_file()
+        hint = f"; a model without code goes up by `samovar deploy --model {path.parent}`" if is_model else ""
+        raise DeployRefused(f"there is no file {path}{hint}")
     stem = path.stem
     if path.suffix != ".py" or not stem.isidentifier():
         raise DeployRefused(f"{path.name} cannot be imported: its name must be letters, digits and '_', ending in .py")

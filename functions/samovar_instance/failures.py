@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from samovar.errors import Cancelled, DeadlineExceeded, FunctionRaised, SamovarError
+from samovar.errors import Cancelled, DeadlineExceeded, DeployRefused, FunctionRaised, SamovarError
 from samovar_instance import devices
 from samovar_instance.hints import hint_for
 
@@ -63,7 +63,12 @@ def expired(phase: str) -> Fault:
 
 
 def describe(error: BaseException) -> str:
-    """Return `Type: message`, cut to MAX_DETAIL_CHARS; survives exceptions whose `str` raises."""
+    """Return `Type: message`, of our own refusals the message; cut to MAX_DETAIL_CHARS.
+
+    Survives exceptions whose `str` raises.
+    """
+    if isinstance(error, DeployRefused):
+        return error.detail[:MAX_DETAIL_CHARS]
     try:
         text = str(error)
     except Exception as broken:  # noqa: BLE001 (a user's __str__ may raise anything)

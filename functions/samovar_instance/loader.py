@@ -74,7 +74,8 @@ def _phase(name: str, boot_ms: dict[str, float], code_dir: str) -> Iterator[None
     try:
         yield
     except BaseException as error:
-        failures.log(error)
+        if not isinstance(error, DeployRefused):  # its sentence says it all
+            failures.log(error)
         file, line = blame(error, code_dir)
         raise BootError(name, error, file, line) from error
     boot_ms[name] = (time.perf_counter() - started_s) * 1000

@@ -81,7 +81,11 @@ REFUSED = [
     (["--model", "{bert}", "--task", "chess"], 6, "there is no task 'chess'; there are"),
     (["--model", "{bert}", "--name", "Not A Name"], 6, "function name 'Not A Name'"),
     (["--model", "{bert}", "--max-running", "3"], 2, "--max-running means nothing for embeddings"),
-    (["--model", "{bert}", "app.py"], 2, "give FILE, or --model FOLDER"),
+    (["--model", "{llama}", "--attention", "eager"], 2, "--attention means nothing for text-generation"),
+    (["--model", "{bert}", "--attention", "flash_attention_2"], 6, "error attention="),
+    (["--model", "{bert}", "--engine", "tensorrt", "--gpus", "1"], 6, "error it runs on GPUs"),
+    (["--model", "{bert}", "app.py"], 2, "give FILE, or --model FOLDER, not both"),
+    (["{bert}"], 6, "deploy --model"),
     (["app.py", "--max-instances", "3"], 2, "--max-instances is for --model FOLDER"),
 ]
 
@@ -90,6 +94,6 @@ REFUSED = [
 def test_what_cannot_be_is_refused_before_anything_goes_up(
     run: Run, arguments: list[str], code: int, text: str
 ) -> None:
-    bert = str(tiny_model("bert"))
-    done = run("deploy", *(argument.replace("{bert}", bert) for argument in arguments), ok=False)
+    folders = {"bert": str(tiny_model("bert")), "llama": str(tiny_model("llama"))}
+    done = run("deploy", *(argument.format(**folders) for argument in arguments), ok=False)
     assert (done.returncode, text in done.stderr) == (code, True), done.stderr

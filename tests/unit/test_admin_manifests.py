@@ -7,8 +7,9 @@ import pytest
 
 from samovar.errors import DeployRefused
 from samovar.policies import MAX_VALUE_BYTES, Cache, Cached, Fallback
-from samovar.spec import BatchSpec, BlobRef, FileRef, Manifest, Scaling
-from samovar_gateway.admin.manifests import blobs_of, check_manifest, warnings_of
+from samovar.spec import BatchSpec, BlobRef, FileRef, Manifest, Resources, Scaling
+from samovar_gateway.admin.manifests import blobs_of, check_manifest, warnings_of, warnings_of_place
+from samovar_storage.records import DeviceStatus, NodeStatus
 
 SHA = "a" * 64
 OTHER = "b" * 64
@@ -95,6 +96,38 @@ def test_what_may_not_be_meant_is_a_warning() -> None:
 def test_what_has_no_effect_is_a_warning(changes: dict[str, Any], sentence: str) -> None:
     assert [sentence in warning for warning in warnings_of(manifest(**changes), [])] == [True]
     assert warnings_of(manifest(hedge_after="p95", cache=Cache(ttl_s=1)), []) == []
+
+
+def node(num_gpus: int) -> NodeStatus:
+    status = NodeStatus(
+        node="a",
+        blanks=0,
+        blank_target=0,
+        instances=0,
+        memory_budget_bytes=1,
+        memory_used_bytes=0,
+        devices=[],
+        at_s=0.0,
+    )
+    device = DeviceStatus(device="cuda:0", name="any", memory_bytes=1, free_bytes=1)
+    return msgspec.structs.replace(status, devices=[device] * num_gpus)
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "nodes", "sentence"),
+    [
+        (0, [0], None),
+        (1, [0, 1], None),
+        (1, [], None),  # nobody was heard of yet: nothing is known
+        (1, [0, 0], "needs 1 GPU, and of the nodes none has any"),
+        (4, [0, 2], "needs 4 GPUs, and of the nodes the largest has 2"),
+    ],
+)
+def test_what_no_node_has_is_told_when_it_is_deployed(num_gpus: int, nodes: list[int], sentence: str | None) -> None:
+    wanted = manifest(resources=Resources(gpus=num_gpus))
+    found = warnings_of_place(wanted, [node(count) for count in nodes])
+    assert len(found) == (sentence is not None)
+    assert sentence is None or sentence in found[0]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from samovar.errors import Cancelled, InvalidInput, QueueFull
+from samovar.errors import Cancelled, DeployRefused, InvalidInput, QueueFull
 from samovar_instance import devices, failures
 from samovar_instance.failures import Fault
 from samovar_instance.leaks import has_leaked
@@ -30,6 +30,7 @@ OutOfMemoryError.__module__ = "torch"
         (KeyboardInterrupt(), Fault("function_raised", 500, "KeyboardInterrupt", {"type": "KeyboardInterrupt"})),
         (InvalidInput("too hot", path="$.t"), Fault("invalid_input", 422, "too hot", {"path": "$.t"})),
         (QueueFull("full", retry_after_s=2.0), Fault("queue_full", 503, "full", {"retry_after_s": 2.0})),
+        (DeployRefused("no samovar"), Fault("deploy_refused", 422, "no samovar")),
         (Cancelled(), failures.CANCELLED),
         (
             MemoryError(),
@@ -98,3 +99,7 @@ def test_running_out_of_memory_does_not_break_the_context() -> None:
 def test_memory_is_leaked_when_most_of_the_room_is_gone(before: int, now: int, leaked: bool) -> None:
     """It counts from what load took: a model that fills 90 % of the limit leaves a small room, which may be used."""
     assert has_leaked(before, now, 1100 if before == 100 else 1000) is leaked
+
+
+def test_a_refusal_of_ours_is_a_sentence_without_the_name_of_its_class() -> None:
+    assert failures.describe(DeployRefused("text generation takes no engine")) == "text generation takes no engine"

@@ -127,6 +127,8 @@ def broken(tmp_path: Path, what: str) -> str:
             (path / "config.json").write_text("{")
         case "a list":
             (path / "config.json").write_text("[]")
+        case "pointer":
+            (path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
         case "modules":
             (path / "modules.json").write_text('[{"path": 1}]')
     return str(path)
@@ -143,6 +145,7 @@ REFUSED = [
     ("gguf alone", "a GGUF file, model.gguf"),
     ("no json", "config.json is not JSON"),
     ("a list", "is not a JSON object"),
+    ("pointer", "model.safetensors is only a pointer of git-lfs"),
     ("modules", "modules of sentence-transformers"),
 ]
 

@@ -14,11 +14,13 @@ from typing import Any
 
 import torch
 
+from samovar.errors import DeployRefused
+
 
 def quantized(model: Any, device: str, precision: str) -> Any:
     """Return `model` with its linear layers in 8 bits, itself changed where possible.
 
-    Raises: RuntimeError if torchao is needed and not installed.
+    Raises: DeployRefused if torchao is needed and not installed.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # upstream will move what we call; the tests say when
@@ -35,5 +37,7 @@ def _torchao(model: Any, precision: str) -> None:
     try:
         from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
     except ImportError as error:
-        raise RuntimeError(f'precision "{precision}" needs the package torchao: {error}') from error
+        raise DeployRefused(
+            f'precision "{precision}" needs the package torchao where it is deployed from, and in a layer: {error}'
+        ) from error
     quantize_(model, Int8WeightOnlyConfig() if precision == "int8-weight" else Int8DynamicActivationInt8WeightConfig())

@@ -91,7 +91,7 @@ def check(acceleration: Acceleration, *, num_gpus: int, has_example: bool) -> No
         "compile= and engine= are two ways to run the model: take one",
     )
     if acceleration.engine == "tensorrt":
-        require(num_gpus > 0, 'engine="tensorrt" runs on GPUs: sv.Resources(gpus=1)')
+        require(num_gpus > 0, 'engine="tensorrt" runs on GPUs: sv.Resources(gpus=1), or --gpus 1')
     if acceleration.attention.startswith("flash"):
         require(num_gpus > 0, f'attention="{acceleration.attention}" runs on GPUs; on CPUs "sdpa" is the fast one')
     if acceleration.precision == "int8" and acceleration.compile:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 40
 _MAX_EXAMPLE_CHARS = 500
+_HEARS = ("automatic-speech-recognition", "audio-classification")
 
 
 @click.command()
@@ -54,7 +55,7 @@ def deploy(
     """
     plan = _Plan(name, allow_pickle, flags.pop("dry_run"), flags.pop("no_wait"), _rollout(flags))
     if (target is None) == (flags["model"] is None):
-        raise click.UsageError("give FILE, or --model FOLDER")
+        raise click.UsageError("give FILE, or --model FOLDER" + (", not both" if target else ""))
     if target is not None:
         refuse_strays(flags)
         session.note(f"importing {target} …")
@@ -213,14 +214,21 @@ def _deployed_text(
 ) -> str:
     num_uploaded, num_bytes = uploaded
     sent = f"uploaded {size(num_bytes)}" if num_uploaded else "nothing to upload, everything was there"
-    body = json.dumps(_shown_input(package.manifest), ensure_ascii=False)
+    piped, body = _shown_body(package.manifest)
     live = click.style(f"{deployed.name}@{deployed.version}", fg="green", bold=True) + f" {traffic}"
     chat = f"samovar chat {deployed.name}\n" if package.manifest.task == TEXT_GENERATION else ""
     return (
         f"{live} ({sent})\n  {deployed.url}\n\n{chat}"
-        f"samovar invoke {deployed.name} --json {shlex.quote(body)}\n"
-        f"curl -X POST {deployed.url} -H {_key_header(session)} -d {shlex.quote(body)}"
+        f"{piped}samovar invoke {deployed.name}{'' if piped else f' --json {body}'}\n"
+        f"{piped}curl -X POST {deployed.url} -H {_key_header(session)} -d {body}"
     )
+
+
+def _shown_body(manifest: Manifest) -> tuple[str, str]:
+    """Return what a shell is told to call it: what is piped in ("" if nothing), and the body for curl."""
+    if manifest.task in _HEARS:  # too long for a command line, and silence says nothing
+        return """printf '{"audio": "%s"}' "$(base64 < speech.wav | tr -d '\\n')" | """, "@-"
+    return "", shlex.quote(json.dumps(_shown_input(manifest), ensure_ascii=False))
 
 
 def _shown_input(manifest: Manifest) -> Any:

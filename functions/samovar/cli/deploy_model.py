@@ -17,6 +17,7 @@ import msgspec
 
 from samovar.cli.session import Session
 from samovar.cli.text import size
+from samovar.errors import DeployRefused
 
 if TYPE_CHECKING:
     from samovar.models.folder import ModelFolder
@@ -41,7 +42,7 @@ _GOES_TO: dict[str, tuple[tuple[str, str], ...]] = {
 }
 _WORDS = ("precision", "compile", "engine", "attention")
 _OF_GENERATION = frozenset({"max_running", "max_context", "cache_gib", "speculation", "draft_model"})
-_NOT_OF_GENERATION = frozenset({"max_batch", "max_wait_ms", "compile", "engine"})
+_NOT_OF_GENERATION = frozenset({"max_batch", "max_wait_ms", "compile", "engine", "attention"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,13 @@ def written(session: Session, project: Project) -> Iterator[str]:
         left = ", ".join(folder.left_out[:3]) + (" …" if len(folder.left_out) > 3 else "")
         session.note(f"left out, not needed: {left} ({size(folder.size_bytes(folder.left_out))})")
     with tempfile.TemporaryDirectory(prefix="samovar-model-") as scratch:
-        yield str(write_project(Path(scratch) / "project", project.code, folder, project.draft))
+        try:
+            yield str(write_project(Path(scratch) / "project", project.code, folder, project.draft))
+        except DeployRefused as refused:
+            if str(refused.extra.get("file", "")).startswith(str(Path(scratch).resolve())):
+                # nobody wrote that file, and it is gone when the person looks for it
+                del refused.extra["file"]
+            raise
 
 
 def eject(session: Session, project: Project, target: Path) -> None:

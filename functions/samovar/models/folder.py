@@ -28,6 +28,7 @@ _WEIGHTS = (*(f"*{suffix}" for suffix in sorted(PICKLED)), "*.safetensors", "*.g
 _HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
 _PIPELINE_TAG = re.compile(r"^pipeline_tag:\s*['\"]?([a-z0-9-]+)", re.MULTILINE)
 _FRONT_MATTER = re.compile(r"^---\r?\n(.*?)\n---", re.DOTALL)
+_POINTER = b"version https://git-lfs.github.com/spec/"
 _NO_PICKLES = (
     "pickled weights run any code hidden in them when they are loaded. Save the model once more with "
     "save_pretrained(folder), which writes safetensors, or deploy with --allow-pickle if you trust them"
@@ -88,6 +89,7 @@ def read_model_folder(text: str, *, allow_pickle: bool = False) -> ModelFolder:
     weights = _weights(path / inner, allow_pickle)
     places = {place for _, place in modules}
     needed = {name for name in visible if _is_needed(name, prefix, places)} | {prefix + name for name in weights}
+    _refuse_pointers(path, sorted(needed))
     others = [name for name in visible if name not in needed and any(fnmatchcase(name, form) for form in _WEIGHTS)]
     return ModelFolder(
         path=path,
@@ -97,6 +99,16 @@ def read_model_folder(text: str, *, allow_pickle: bool = False) -> ModelFolder:
         modules=modules,
         pipeline_tag=_pipeline_tag(path / "README.md"),
     )
+
+
+def _refuse_pointers(path: Path, names: list[str]) -> None:
+    """Raise DeployRefused if a file is what git leaves of a large one where git-lfs did not fetch it."""
+    for name in names:
+        with (path / name).open("rb") as file:
+            if file.read(len(_POINTER)) == _POINTER:
+                raise DeployRefused(
+                    f"{path / name} is only a pointer of git-lfs: `git lfs pull` in it fetches the file"
+                )
 
 
 def _is_needed(name: str, prefix: str, places: set[str]) -> bool:

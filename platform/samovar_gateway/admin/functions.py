@@ -13,7 +13,7 @@ from samovar.errors import InvalidInput
 from samovar.spec import Manifest, Route, Scaling, version_ref
 from samovar.values import Struct
 from samovar_dispatch.health.guard import BreakerView
-from samovar_gateway.admin.manifests import warnings_of
+from samovar_gateway.admin.manifests import warnings_of, warnings_of_place
 from samovar_gateway.admin.openapi import document
 from samovar_gateway.admin.requests import (
     AnyRequest,
@@ -147,6 +147,8 @@ class Functions(Controller):
         manifest = await read_body(request, Manifest)
         manifest = await services.publish(name, manifest, principal.key_id, wanted, options.mirror)
         warnings = warnings_of(manifest, services.state.functions.entries)
+        if manifest.resources.gpus:
+            warnings += warnings_of_place(manifest, await live.nodes(services.state.redis))
         if (pinned := services.pinned(name)) is not None:
             warnings.append(f"{name} is pinned to version {pinned}: version {manifest.version} gets no calls")
         made = Created(name=name, version=manifest.version, url=_invoke_url(request, name), warnings=warnings)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from samovar.errors import DeployRefused
 from samovar.policies import check_hedge
 from samovar.spec import MANIFEST_FORMAT, BlobRef, Manifest, check_name
+from samovar_storage.records import NodeStatus
 
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"})
 MAX_CODE_BYTES = 512 * 1024 * 1024
@@ -65,6 +66,16 @@ def warnings_of(manifest: Manifest, functions: Container[str]) -> list[str]:
     elif manifest.hedge_after is not None and manifest.scaling.max_instances == 1:
         found.append("hedge_after has no effect with one instance: a copy goes to another one")
     return found
+
+
+def warnings_of_place(manifest: Manifest, nodes: Sequence[NodeStatus]) -> list[str]:
+    """Return what keeps its instances from starting as the platform is now. nodes: those heard of."""
+    num_gpus = manifest.resources.gpus
+    most = max((len(node.devices) for node in nodes), default=0)
+    if not nodes or num_gpus <= most:
+        return []
+    has = f"the largest has {most}" if most else "none has any"
+    return [f"an instance needs {num_gpus} GPU{'s' * (num_gpus > 1)}, and of the nodes {has}: calls are refused (503)"]
 
 
 def _warnings_of_stream(manifest: Manifest) -> Iterator[str]:
