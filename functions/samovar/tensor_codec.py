@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -21,6 +22,7 @@ from samovar.errors import InvalidInput
 from samovar.tensors import DATATYPES, ITEM_BYTES, TensorSpec, fits, num_elements
 
 MEDIA_TYPE = "application/vnd.samovar.tensors"
+MAX_BYTES_ELEMENTS = 1 << 18  # each is an object in Python: two seconds of work for a million of them
 ALIGNMENT = 16  # of contents within a body, so that arrays may be views on them
 _LENGTH = struct.Struct("<I")
 _ZEROS = bytes(ALIGNMENT)
@@ -94,9 +96,12 @@ def check(tensor: TensorValue) -> None:
         raise InvalidInput(f"{name}: there is no datatype {tensor.datatype[:32]!r}", path=name)
     count = num_elements(tensor.shape, name)
     if tensor.datatype == "BYTES":
-        num_found = sum(1 for _ in elements(tensor))
+        if count > MAX_BYTES_ELEMENTS:
+            raise InvalidInput(f"{name}: at most {MAX_BYTES_ELEMENTS} elements of BYTES are possible", path=name)
+        num_found = sum(1 for _ in islice(elements(tensor), count + 1))
         if num_found != count:
-            raise InvalidInput(f"{name}: {num_found} elements came, its shape has {count}", path=name)
+            more = "" if num_found < count else " or more"
+            raise InvalidInput(f"{name}: {num_found} elements came{more}, its shape has {count}", path=name)
     elif len(tensor.data) != count * ITEM_BYTES[tensor.datatype]:
         expected = count * ITEM_BYTES[tensor.datatype]
         told = f"{name}: {len(tensor.data)} bytes came, {tensor.datatype} of shape {list(tensor.shape)} has {expected}"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.tasks.generation import GenerationOutput, Tool, ToolFunction
-from samovar_instance.engines.generation.choice import Choice
+from samovar_instance.engines.generation.choice import MAX_TOLD, Choice
 from samovar_instance.engines.generation.contract import EndReason, Token
 from samovar_instance.engines.generation.detokenize import Vocabulary
 from samovar_instance.engines.generation.sampling_state import SamplingState
@@ -131,3 +131,14 @@ def test_what_failed_has_no_last_piece(reason: EndReason) -> None:
     error = ValueError("spilt")
     failed.ended(reason, error)
     assert failed.take() is None and failed.is_ended and failed.error is error
+
+
+def test_many_logprobs_come_in_pieces_and_the_reason_with_the_last() -> None:
+    told = choice()
+    for _ in range(2 * MAX_TOLD + 1):
+        told.token(Token(tiny_tokenizer().convert_tokens_to_ids("a"), -0.5, ()))
+    told.ended("length", None)
+    pieces = [*iter(told.take, None)]
+    assert [len(piece.logprobs) for piece in pieces] == [MAX_TOLD, MAX_TOLD, 1]
+    assert [piece.finish_reason for piece in pieces] == [None, None, "length"]
+    assert "".join(piece.text for piece in pieces) == "a" * (2 * MAX_TOLD + 1)

@@ -13,7 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samovar.errors import InvalidInput
-from samovar.tensor_codec import ALIGNMENT, TensorValue, check, check_inputs, decode, elements, encode, pack_elements
+from samovar.tensor_codec import (
+    ALIGNMENT,
+    MAX_BYTES_ELEMENTS,
+    TensorValue,
+    check,
+    check_inputs,
+    decode,
+    elements,
+    encode,
+    pack_elements,
+)
 from samovar.tensor_plain import FORMATS, flatten, nest, pack, texts, unpack
 from samovar.tensors import ITEM_BYTES, MAX_ELEMENTS, TensorSpec, fits, num_elements
 
@@ -221,3 +231,12 @@ def test_inputs_are_those_of_the_specs() -> None:
     for tensors, text in wrong:
         with pytest.raises(InvalidInput, match=text):
             check_inputs(tensors, specs, ["x"])
+
+
+def test_elements_of_bytes_are_counted_no_further_than_need_be() -> None:
+    """What is made of millions of nothings costs no more than what a shape may say."""
+    nothings = bytes(4 * (MAX_BYTES_ELEMENTS + 1))
+    for shape in ((MAX_BYTES_ELEMENTS + 1,), (2,)):
+        with pytest.raises(InvalidInput, match="elements"):
+            check(TensorValue("x", "BYTES", shape, nothings))
+    check(TensorValue("x", "BYTES", (MAX_BYTES_ELEMENTS,), nothings[4:]))

@@ -19,6 +19,7 @@ from samovar_instance.engines.generation.sampling_state import SamplingState
 from samovar_instance.engines.generation.stops import StopFinder
 from samovar_instance.engines.generation.tools import ToolReader
 
+MAX_TOLD = 128  # tokens whose logprobs are in one piece: whoever reads it does so at one go
 T = TypeVar("T")
 
 
@@ -92,18 +93,20 @@ class Choice:
         self._wake()
 
     def take(self) -> GenerationOutput | None:
-        """Return all that waits as one piece, None if nothing does."""
+        """Return what waits as one piece, None if nothing does; of many logprobs the rest comes with the next."""
         told = self._take_logprobs()
-        if not (self._texts or self._calls or told or self._finish):
+        finish = None if self._has_logprobs else self._finish
+        if not (self._texts or self._calls or told or finish):
             return None
         piece = GenerationOutput(
             index=self._index,
             text="".join(self._texts),
             logprobs=told,
             tool_calls=self._calls,
-            finish_reason=self._finish,
+            finish_reason=finish,
         )
-        self._texts, self._calls, self._finish = [], [], None
+        self._texts, self._calls = [], []
+        self._finish = None if finish else self._finish
         return piece
 
     def _pass(self, text: str) -> None:
@@ -152,8 +155,12 @@ class Choice:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw), [*raw]
 
     def _take_logprobs(self) -> list[TokenLogprob]:
-        """Return the logprobs of tokens whose text has begun to pass."""
+        """Return the logprobs of the next tokens whose text has begun to pass."""
         told: list[TokenLogprob] = []
-        while self._told and self._told[0].offset < self._num_out:
+        while self._has_logprobs and len(told) < MAX_TOLD:
             told.append(self._told.popleft())
         return told
+
+    @property
+    def _has_logprobs(self) -> bool:
+        return bool(self._told) and self._told[0].offset < self._num_out

@@ -70,14 +70,14 @@ class Answer:
         self._choices = choices
 
     def take(self) -> list[GenerationOutput]:
-        """Return what waits, a piece per choice at most; the last piece of all has the usage.
+        """Return what waits, a piece per choice as a rule; the last piece of all has the usage.
 
         Raises: what the first choice that failed came to.
         """
         for choice in self._choices:
             if choice.error is not None:
                 raise choice.error
-        pieces = [piece for choice in self._choices if (piece := choice.take()) is not None]
+        pieces = [piece for choice in self._choices for piece in iter(choice.take, None)]
         if all(choice.is_ended for choice in self._choices):
             self.is_told = True
             last = pieces.pop() if pieces else GenerationOutput()
