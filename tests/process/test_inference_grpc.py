@@ -147,8 +147,8 @@ def test_bytes_that_are_no_request(rpc: Rpc, message: bytes) -> None:
 
 def test_an_error_that_says_much_keeps_its_status(rpc: Rpc) -> None:
     """Clients drop a call whose trailers are too large, and tell of that instead."""
-    message = request("mirrors", **{"茶" * 5000: ("TEA", [1], {})}).SerializeToString()
-    status, details, told = rpc.refused(message)
+    inputs: dict[str, Any] = {"茶" * 5000: ("TEA", [1], {})}
+    status, details, told = rpc.refused(request("mirrors", **inputs).SerializeToString())
     assert (status, told["samovar-code"]) == ("INVALID_ARGUMENT", "invalid_input"), details
     assert details.startswith("茶") and details.endswith("…")
 

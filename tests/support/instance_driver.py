@@ -217,8 +217,13 @@ class Zygote:
                 stdin=subprocess.DEVNULL,
                 preexec_fn=before,
             )
-        wait_until(self._has_started, BOOT_TIMEOUT_S, "the zygote listens")
-        self.control = Caller(f"unix:{self.socket_path}", "", "manager", BOOT_TIMEOUT_S)
+        try:
+            wait_until(self._has_started, BOOT_TIMEOUT_S, "the zygote listens")
+            self.control = Caller(f"unix:{self.socket_path}", "", "manager", BOOT_TIMEOUT_S)
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
 
     def _has_started(self) -> bool:
         assert self.process.poll() is None, (self.folder / "zygote.log").read_text()
