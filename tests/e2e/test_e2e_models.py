@@ -28,6 +28,7 @@ def test_a_model_that_chats(run: Run, openai: OpenAI) -> None:
     folder = str(tiny_model("llama"))
     deployed = run("deploy", "--model", folder, "--name", "tiny-chat", "--max-running", "8", "--cache-gib", "0.05")
     assert "tiny-chat@1 is live" in deployed.stdout
+    assert f"base_url='{str(openai.base_url).rstrip('/')}', model='tiny-chat'" in deployed.stdout
     assert "task text-generation: its config.json says LlamaForCausalLM" in deployed.stderr
 
     messages: Any = [{"role": "user", "content": "the cat and"}]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from samovar.cli.deploy import shown_body
 from samovar.cli.text import bars, duration, parse_duration_s, pretty_json, sample, size
+from samovar.spec import BlobRef, Manifest
 
 
 @pytest.mark.parametrize(
@@ -86,3 +91,25 @@ NUMBERS = {"x": {"type": "array", "items": {"type": "number"}}}
 )
 def test_a_sample_shows_what_a_call_looks_like(schema: dict[str, Any], value: Any) -> None:
     assert sample(schema) == value
+
+
+def deployed(task: str, example: Any) -> Manifest:
+    return Manifest(
+        name="f",
+        version=1,
+        entry="a:f",
+        kind="class",
+        handler="sync",
+        code=BlobRef(sha256="a" * 64, size_bytes=1),
+        task=task,
+        example=example,
+    )
+
+
+def test_how_a_function_is_called_can_be_typed_as_it_stands(tmp_path: Path) -> None:
+    assert shown_body(deployed("", {"text": "it's tea"})) == ("", """'{"text": "it'"'"'s tea"}'""")
+    piped, body = shown_body(deployed("automatic-speech-recognition", {"audio": [0.0] * 1600}))
+    (tmp_path / "speech.wav").write_bytes(bytes(range(256)) * 1000)  # larger than an argument of a command may be
+    done = subprocess.run(["/bin/sh", "-c", f"{piped} cat"], cwd=tmp_path, capture_output=True, check=True)
+    assert base64.b64decode(json.loads(done.stdout)["audio"]) == bytes(range(256)) * 1000
+    assert body == "@-"

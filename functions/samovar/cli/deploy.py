@@ -16,7 +16,7 @@ from samovar.cli.deploy_model import eject, model_options, project_of, refuse_st
 from samovar.cli.rollout import trial_of, trial_options
 from samovar.cli.session import Session, verb
 from samovar.cli.text import described, measured, sample, size
-from samovar.tasks import TEXT_GENERATION
+from samovar.tasks import EMBEDDINGS, TEXT_GENERATION
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 40
 _MAX_EXAMPLE_CHARS = 500
+_OPENAI = (TEXT_GENERATION, EMBEDDINGS)
 _HEARS = ("automatic-speech-recognition", "audio-classification")
 
 
@@ -214,17 +215,21 @@ def _deployed_text(
 ) -> str:
     num_uploaded, num_bytes = uploaded
     sent = f"uploaded {size(num_bytes)}" if num_uploaded else "nothing to upload, everything was there"
-    piped, body = _shown_body(package.manifest)
+    base = f"{session.client.connection.url}/v1"
+    piped, body = shown_body(package.manifest)
     live = click.style(f"{deployed.name}@{deployed.version}", fg="green", bold=True) + f" {traffic}"
     chat = f"samovar chat {deployed.name}\n" if package.manifest.task == TEXT_GENERATION else ""
+    openai = (
+        f"  OpenAI's clients: base_url={base!r}, model={deployed.name!r}\n" if package.manifest.task in _OPENAI else ""
+    )
     return (
-        f"{live} ({sent})\n  {deployed.url}\n\n{chat}"
+        f"{live} ({sent})\n  {deployed.url}\n{openai}\n{chat}"
         f"{piped}samovar invoke {deployed.name}{'' if piped else f' --json {body}'}\n"
         f"{piped}curl -X POST {deployed.url} -H {_key_header(session)} -d {body}"
     )
 
 
-def _shown_body(manifest: Manifest) -> tuple[str, str]:
+def shown_body(manifest: Manifest) -> tuple[str, str]:
     """Return what a shell is told to call it: what is piped in ("" if nothing), and the body for curl."""
     if manifest.task in _HEARS:  # too long for a command line, and silence says nothing
         return """printf '{"audio": "%s"}' "$(base64 < speech.wav | tr -d '\\n')" | """, "@-"
