@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from samovar.errors import Cancelled, FunctionNotFound, SamovarError
 from samovar.wire import Result
@@ -34,6 +34,10 @@ Header: TypeAlias = dict[bytes, bytes]
 Answer: TypeAlias = tuple[Call | None, Outcome]
 Given: TypeAlias = tuple[Call | None, Result | ChunkStream]
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LARGE_BYTES = 256 << 10  # what is larger is worked on in a thread: the loop has others to serve
 MAX_TOGETHER = 64  # asks of one request that are under way at a time
 
 
@@ -152,6 +156,11 @@ class _All:
     def cancel(self) -> None:
         for ask in self._asks:
             abandon(ask)
+
+
+async def apart(num_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what `work` gives; it is done in a thread if it is about more than LARGE_BYTES."""
+    return await asyncio.to_thread(work, *args, **kwargs) if num_bytes > LARGE_BYTES else work(*args, **kwargs)
 
 
 def abandon(ask: Ask) -> None:

@@ -10,11 +10,9 @@ are told is the edge's business. This module does not know HTTP or gRPC.
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from copy import copy
-from typing import ParamSpec, TypeVar
 
 from samovar import tensor_codec
 from samovar.errors import NotFound, ProtocolError, RequestError, SamovarError
@@ -26,15 +24,12 @@ from samovar_dispatch.call import Call, Version
 from samovar_dispatch.functions import FunctionEntry
 from samovar_dispatch.stream import ChunkStream
 from samovar_gateway.admission import answer_headers
-from samovar_gateway.calling import Caller, Header, abandon, release
+from samovar_gateway.calling import Caller, Header, abandon, apart, release
 from samovar_gateway.inference import bodies as bodies_
 from samovar_gateway.inference import models
 from samovar_gateway.inference.messages import InferAnswer, InferRequest
 from samovar_gateway.sweep import Receive
 
-P = ParamSpec("P")
-T = TypeVar("T")
-LARGE_BYTES = 256 << 10
 _OWN_HEADERS = (b"content-type", b"content-length")
 
 
@@ -154,11 +149,6 @@ class Inference:
                 raise ProtocolError("the instance streamed the answer of a function that does not stream")
             found.append((call, outcome))
         return found
-
-
-async def apart(num_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what `work` gives: of much, it is done in a thread, because the loop has others to serve."""
-    return await asyncio.to_thread(work, *args, **kwargs) if num_bytes > LARGE_BYTES else work(*args, **kwargs)
 
 
 def shorten(ask: Ask, timeout_s: float | None) -> None:

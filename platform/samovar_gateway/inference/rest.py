@@ -25,10 +25,10 @@ from samovar_dispatch.ask import Ask
 from samovar_gateway import problems
 from samovar_gateway.admission import CLOSE
 from samovar_gateway.body import discard
-from samovar_gateway.calling import Header
+from samovar_gateway.calling import Header, apart
 from samovar_gateway.health import what_is_missing
 from samovar_gateway.inference import json_form, models, statistics
-from samovar_gateway.inference.core import Inference, apart
+from samovar_gateway.inference.core import Inference
 from samovar_gateway.inference.json_form import Wishes
 from samovar_gateway.inference.messages import InferAnswer, InferRequest
 from samovar_gateway.invoke import UNREAD_STATUSES

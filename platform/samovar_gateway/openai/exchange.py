@@ -21,11 +21,9 @@ from samovar_dispatch.ask import Ask
 from samovar_gateway.admission import CLOSE
 from samovar_gateway.auth import Principal
 from samovar_gateway.body import discard
-from samovar_gateway.calling import Caller
+from samovar_gateway.calling import Caller, apart
+from samovar_gateway.invoke import UNREAD_STATUSES
 from samovar_gateway.openai import fields, models, problems
-
-LARGE_BYTES = 256 << 10  # bodies from here on are read in a thread: the loop has others to serve
-UNREAD_STATUSES = (408, 413, 503)  # what says them before the body is read does not read it
 
 T = TypeVar("T")
 
@@ -42,7 +40,8 @@ class Exchange:
         self.header = dict(scope["headers"])
         self.request_id = caller.admission.request_id(self.header)
         self.names: Mapping[str, str] = {}
-        self._is_read = self._is_large = False
+        self._is_read = False
+        self._num_bytes = 0
 
     def principal(self) -> Principal:
         """Return who asks. Raises: Unauthenticated; Unavailable until keys are known."""
@@ -63,8 +62,8 @@ class Exchange:
         if self.header.get(b"content-encoding", b"identity").lower() != b"identity":
             raise UnsupportedEncoding("send the body as it is: compressed bodies are not taken")
         body = await self.caller.read(self.header, self.receive)
-        self._is_read, self._is_large = True, len(body) > LARGE_BYTES
-        found = await self._work(fields.read, body)
+        self._is_read, self._num_bytes = True, len(body)
+        found = await apart(len(body), fields.read, body)
         ask = await self._admit(fields.model_of(found))
         ask.content_type = "application/json"  # of the body that its function gets
         if (wrong := models.misfit(ask.entry, task)) is not None:
@@ -78,7 +77,7 @@ class Exchange:
     async def noted(self, ask: Ask, work: Callable[..., T], *args: object) -> T:
         """Return what some work on a request gives; an error it raises is noted with the ask."""
         try:
-            return await self._work(work, *args)
+            return await apart(self._num_bytes, work, *args)
         except SamovarError as error:
             raise self.state.journey.refuse(ask, error) from None
 
@@ -109,9 +108,6 @@ class Exchange:
             return await self.caller.admit(model, self.method, self.header, self.request_id)
         except FunctionNotFound:
             raise await self.unknown(model) from None
-
-    async def _work(self, work: Callable[..., T], *args: object) -> T:
-        return await asyncio.to_thread(work, *args) if self._is_large else work(*args)
 
 
 def parts_of(ask: Ask, num_parts: int) -> list[Ask]:

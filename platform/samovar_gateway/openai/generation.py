@@ -19,7 +19,7 @@ from samovar.errors import BadOutput, SamovarError
 from samovar.tasks import TEXT_GENERATION
 from samovar_dispatch.ask import Ask
 from samovar_gateway import problems as native_problems
-from samovar_gateway.calling import abandon
+from samovar_gateway.calling import abandon, apart
 from samovar_gateway.events import encoding
 from samovar_gateway.events.answer import EventResponse
 from samovar_gateway.events.source import whereabouts
@@ -83,7 +83,7 @@ async def _answer_whole(exchange: Exchange, asks: Sequence[Ask], pieces: Pieces,
         if num_bytes > MAX_WHOLE_BYTES:
             raise BadOutput(f"the answer is larger than {MAX_WHOLE_BYTES >> 20} MiB: ask for it with stream=true")
         answer.collect(place, item_of(chunk))
-    body = answer.all(_fingerprint(asks, pieces, 0))
+    body = await apart(num_bytes, answer.all, _fingerprint(asks, pieces, 0))
     await exchange.respond(200, [problems.JSON, *_headers(asks, pieces), *_timing(pieces)], body)
 
 

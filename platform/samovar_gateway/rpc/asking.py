@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from samovar.errors import SamovarError
 from samovar_dispatch.ask import Ask
-from samovar_gateway.inference.core import Inference, apart
+from samovar_gateway.calling import apart
+from samovar_gateway.inference.core import Inference
 from samovar_gateway.inference.messages import InferRequest
 from samovar_gateway.rpc import translation
 from samovar_gateway.rpc.exchange import Exchange

@@ -18,9 +18,10 @@ from typing import Any
 import grpc
 
 from samovar.errors import Cancelled, NotFound
+from samovar_gateway.calling import apart
 from samovar_gateway.health import what_is_missing
 from samovar_gateway.inference import models, statistics
-from samovar_gateway.inference.core import Inference, apart
+from samovar_gateway.inference.core import Inference
 from samovar_gateway.rpc import asking, schema, translation
 from samovar_gateway.rpc.exchange import Exchange
 from samovar_gateway.rpc.stream import InferStreams

@@ -15,9 +15,9 @@ import logging
 from contextlib import aclosing
 
 from samovar.errors import Cancelled, Draining, SamovarError
-from samovar_gateway.calling import MAX_TOGETHER
+from samovar_gateway.calling import MAX_TOGETHER, apart
 from samovar_gateway.inference import models
-from samovar_gateway.inference.core import Inference, apart
+from samovar_gateway.inference.core import Inference
 from samovar_gateway.inference.messages import InferAnswer
 from samovar_gateway.rpc import asking, translation
 from samovar_gateway.rpc.exchange import Exchange
