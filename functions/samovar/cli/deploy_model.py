@@ -61,23 +61,32 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--model", metavar="FOLDER", help="Deploy the model in FOLDER, without a line of code."),
         click.option("--task", help="What it is for [found in the folder], such as text-generation, embeddings."),
         click.option("--print-code", is_flag=True, help="With --model: print the app.py that it comes to, and stop."),
-        click.option("--eject", type=click.Path(path_type=Path), metavar="DIR", help="… write the project to DIR."),
+        click.option(
+            "--eject",
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+            help="With --model: write the project to DIR, and stop.",
+        ),
         click.option("--min-instances", type=click.IntRange(min=0), help="With --model: kept without demand."),
         click.option("--max-instances", type=click.IntRange(min=1), help="With --model: most instances."),
         click.option("--gpus", type=click.IntRange(min=0), help="With --model: GPUs of an instance."),
         click.option("--cpus", type=click.FloatRange(min=0, min_open=True), help="With --model: CPUs of an instance."),
-        click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), help="… deadline, s."),
+        click.option(
+            "--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), help="With --model: deadline, s."
+        ),
         click.option("--max-batch", type=click.IntRange(min=1), help="With --model: calls in one forward."),
-        click.option("--max-wait-ms", type=click.FloatRange(min=0), help="… longest wait while a batch fills."),
+        click.option("--max-wait-ms", type=click.FloatRange(min=0), help="With --model: longest wait for a batch."),
         click.option(
             "--max-context", type=click.IntRange(min=1), help="Text generation: tokens of a request, at most."
         ),
         click.option("--max-running", type=click.IntRange(min=1), help="Text generation: answers made at once."),
-        click.option("--cache-gib", type=click.FloatRange(min=0, min_open=True), help="… memory of keys and values."),
         click.option(
-            "--speculation", type=click.Choice(["prompt-lookup"]), help="… how drafts are made, where they pay."
+            "--cache-gib", type=click.FloatRange(min=0, min_open=True), help="Text generation: GiB of keys and values."
         ),
-        click.option("--draft-model", metavar="FOLDER", help="… drafts by a small model of the same vocabulary."),
+        click.option(
+            "--speculation", type=click.Choice(["prompt-lookup"]), help="Text generation: drafts, where they pay."
+        ),
+        click.option("--draft-model", metavar="FOLDER", help="Text generation: a small model that drafts."),
     )
     for option in reversed(options + _acceleration_options()):
         command = option(command)
