@@ -346,3 +346,16 @@ def test_who_leaves_is_not_worked_for(platform: Platform) -> None:
         sock.sendall(f"{head}authorization: Bearer {ADMIN_KEY}\r\n\r\n".encode() + body)
         wait_until(lambda: platform.gateway.metric("samovar_running") == 1, what="the infer is the only one that runs")
     wait_until(lambda: "cancelled x" in instance.log_text(), what="it was cancelled")
+
+
+def test_a_key_that_is_bound_learns_of_its_own_models_alone(platform: Platform) -> None:
+    client = platform.gateway.client
+    wish = {"name": "bound", "scopes": ["invoke"], "functions": ["arrays"]}
+    headers = {"authorization": f"Bearer {client.post('/v1/keys', json=wish).json()['key']}"}
+    listed = client.post("/v2/repository/index", headers=headers).json()
+    counted = client.get("/v2/models/stats", headers=headers).json()["model_stats"]
+    assert {one["name"] for one in listed} == {one["name"] for one in counted} == {"arrays"}
+    assert client.get("/v2/models/arrays", headers=headers).status_code == 200
+    for method, path in (("GET", ""), ("GET", "/ready"), ("GET", "/stats"), ("POST", "/infer"), ("POST", "/generate")):
+        answer = client.request(method, f"/v2/models/mirrors{path}", headers=headers, json={"inputs": []})
+        assert answer.status_code == 404 and "mirrors" not in answer.json()["error"].partition(";")[2], path
