@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -251,3 +252,16 @@ def test_what_is_forgotten_is_not_found() -> None:
     blocks.adopt(again, [1, 2, 9])
     assert blocks.forget(table) == table.blocks[1:]  # the first is another's, too
     assert blocks.adopt(BlockTable(), [1, 2, 3, 4, 5]) == 0
+
+
+@pytest.mark.parametrize(
+    ("num_decodes", "num_prompts", "expected"),
+    [
+        (0, 1, 256),  # nobody is made to wait
+        (16, 1, 48 + 2 * 16),  # one that arrives among sixteen: their share is bounded
+        (4, 11, 48 + 2 * 4 + 16 * 10),  # more wait than are answered: the batch is to fill
+        (4, 60, 256),
+    ],
+)
+def test_prompts_get_more_of_a_step_the_more_of_them_wait(num_decodes: int, num_prompts: int, expected: int) -> None:
+    assert Limits().prompt_budget(num_decodes, num_prompts) == expected

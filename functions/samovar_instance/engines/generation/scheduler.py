@@ -32,21 +32,26 @@ class Limits:
     """max_running: sequences in one step. max_step_tokens: of one step that has no decodes, >= 1.
 
     chunk_tokens: of prompts in a step that has decodes; chunk_per_decode: more of them for each, so that the share of
-    a long prompt in what a step takes stays bounded and a full batch does not starve those that wait. growth_tokens:
-    room that is left for each running sequence when another one is admitted.
+    a long prompt in what a step takes stays bounded and a full batch does not starve those that wait. chunk_per_prompt:
+    more of them for each prompt but one that waits for its first token: where more wait than are answered, few tokens a
+    step would leave the batch empty. growth_tokens: room that is left for each running sequence when another one is
+    admitted.
     """
 
     max_running: int = 64
     max_step_tokens: int = 256
     chunk_tokens: int = 48
     chunk_per_decode: int = 2
+    chunk_per_prompt: int = 16
     growth_tokens: int = 16
 
-    def prompt_budget(self, num_decodes: int) -> int:
-        """Return how many tokens of prompts go into a step beside `num_decodes` decoding sequences."""
+    def prompt_budget(self, num_decodes: int, num_prompts: int) -> int:
+        """Return how many tokens of prompts go into a step beside `num_decodes` decoding sequences, if `num_prompts`
+        sequences have no first token yet."""
         if not num_decodes:
             return self.max_step_tokens
-        return min(self.max_step_tokens, self.chunk_tokens + self.chunk_per_decode * num_decodes)
+        for_others = self.chunk_per_prompt * max(0, num_prompts - 1)
+        return min(self.max_step_tokens, self.chunk_tokens + self.chunk_per_decode * num_decodes + for_others)
 
 
 @dataclass(eq=False, slots=True)
@@ -136,7 +141,8 @@ class Scheduler:
         """Return what the next step computes; blocks for it are in the tables. Empty = no work."""
         self._make_way()
         segments = self._decodes()
-        budget = self.limits.prompt_budget(len(segments))
+        num_prompts = self.num_waiting + len(self.running) - len(segments)
+        budget = self.limits.prompt_budget(len(segments), num_prompts)
         promised: set[bytes] = set()
         is_open = True  # nobody passes by one that has to wait for room
         for run in self._prompts():
