@@ -16,6 +16,9 @@ from support.journeys import Caller
 from support.tiny_models import tiny_model
 
 pytestmark = pytest.mark.e2e
+needs_compiler = pytest.mark.skipif(
+    not (shutil.which("g++") or shutil.which("clang++")), reason="there is no C++ compiler to deploy with"
+)
 
 APP = """
 from pathlib import Path
@@ -84,7 +87,7 @@ def plain(caller: Caller, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.mark.parametrize(
     ("options", "least_cosine"),
     [
-        ('compile="inductor"', 0.99999),
+        pytest.param('compile="inductor"', 0.99999, marks=needs_compiler),
         ('engine="onnx"', 0.99999),
         ('precision=sv.Precision("bf16")', 0.999),
         ('precision=sv.Precision("int8")', 0.98),
