@@ -207,6 +207,7 @@ local function resolve(parent_id, state)
   while num_resolved < RESOLVED_AT_LEAST or not is_over() do
     local children = call('SPOP', dependents, RESOLVED_TOGETHER)
     if #children == 0 then return end
+    table.sort(children) -- a set knows no order; ids rise with the time of submission
     num_resolved = num_resolved + #children
     for _, child in ipairs(children) do wait_less(read(child), state ~= 'finished' and parent_id) end
   end
