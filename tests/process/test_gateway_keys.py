@@ -10,8 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,12 +23,12 @@ from samovar.spec import Limits
 from samovar_gateway.admin import Admin
 from samovar_storage import keys
 from samovar_storage.apikeys import ApiKeys, object_key
-from samovar_storage.embedded import EmbeddedSeaweed, EmbeddedValkey
+from samovar_storage.embedded import EmbeddedSeaweed
 from samovar_storage.objects import ObjectStore
-from support.folders import short_folder
-from support.gateway import ADMIN_KEY, Gateway, running_gateway
-from support.processes import running, stop
-from support.stores import Stores, stores_for_a_test
+from support.gateway import ADMIN_KEY, Gateway
+from support.gateway_pairs import two_gateways
+from support.processes import stop
+from support.stores import Stores
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -76,24 +75,9 @@ class Pair:
 @pytest.fixture(scope="module")
 def pair(seaweed: EmbeddedSeaweed) -> Iterator[Pair]:
     """Both gateways, and a function `open` that has no limits."""
-    with short_folder() as folder, ExitStack() as stack:
-        server = EmbeddedValkey(folder / "valkey-data")
-        log = folder / "valkey.log"
-
-        def start() -> subprocess.Popen[bytes]:
-            process = stack.enter_context(running(server.command(), log, server.environment(), server.stop_grace_s))
-            server.wait_ready(20)
-            return process
-
-        process = start()
-        stores = replace(stores_for_a_test(server, seaweed, 0), redis_url=server.redis_url)
-        store = ObjectStore.from_settings(stores.settings(folder))
-        stack.callback(store.close)
-        gateways = []
-        for name in ("a", "b"):
-            (folder / name).mkdir()
-            gateways.append(stack.enter_context(running_gateway(stores, store, folder / name, gateway_id=name)))
-        pair = Pair((gateways[0], gateways[1]), process, start, stores, store)
+    with two_gateways(seaweed) as two:
+        gateways = two.gateways
+        pair = Pair(gateways, two.process, two.start, two.stores, two.store)
         wait_until(lambda: gateways[0].redis.zcard(keys.GATEWAYS) == 2)
         pair.deploy("open")
         yield pair

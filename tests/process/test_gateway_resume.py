@@ -6,8 +6,8 @@ import json
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, aclosing, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,13 @@ import samovar
 from samovar.errors import ConnectError, FunctionNotFound, FunctionRaised
 from samovar.events import Done, Log, Output
 from samovar.spec import Limits
-from samovar_storage.embedded import EmbeddedSeaweed, EmbeddedValkey
+from samovar_storage.embedded import EmbeddedSeaweed
 from samovar_storage.objects import ObjectStore
 from support.cutting_proxy import cutting_proxy
 from support.folders import short_folder
 from support.gateway import ADMIN_KEY, FakeInstance, Gateway, running_gateway
-from support.processes import running
-from support.stores import Stores, stores_for_a_test
+from support.gateway_pairs import two_gateways
+from support.stores import Stores
 from support.waiting import wait_until, wait_until_async
 
 pytestmark = pytest.mark.process
@@ -65,24 +65,8 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair(seaweed: EmbeddedSeaweed) -> Iterator[Pair]:
-    with short_folder() as folder, ExitStack() as stack:
-        server = EmbeddedValkey(folder / "valkey-data")
-        log = folder / "valkey.log"
-
-        def start() -> subprocess.Popen[bytes]:
-            process = stack.enter_context(running(server.command(), log, server.environment(), server.stop_grace_s))
-            server.wait_ready(20)
-            return process
-
-        process = start()
-        stores = replace(stores_for_a_test(server, seaweed, 0), redis_url=server.redis_url)
-        store = ObjectStore.from_settings(stores.settings(folder))
-        stack.callback(store.close)
-        gateways = []
-        for name in ("a", "b"):
-            (folder / name).mkdir()
-            gateways.append(stack.enter_context(running_gateway(stores, store, folder / name, gateway_id=name)))
-        yield Pair(gateways, stores, store, process, start)
+    with two_gateways(seaweed) as two:
+        yield Pair([*two.gateways], two.stores, two.store, two.process, two.start)
 
 
 @dataclass
