@@ -123,9 +123,12 @@ def test_operating_a_function(run: Run, client: samovar.Client, tmp_path: Path) 
     assert instance["ref"] == "tended@1"
     assert "token" not in instance or not instance["token"]
     assert client.function("tended").invoke({"text": "tea"})["words"] == 1
-    log = wait_until(lambda: run("logs", "tended", "--json").stdout, 20)
-    assert json.loads(log.splitlines()[-1])["line"] == "poured tea"
-    assert "poured tea" in run("logs", "tended").stdout
+
+    def printed() -> list[str]:
+        return [json.loads(line)["line"] for line in run("logs", "tended", "--json").stdout.splitlines()]
+
+    wait_until(lambda: "poured tea" in printed(), 60)
+    assert "poured tea\n" in run("logs", "tended").stdout
     run("scale", "tended", "--max", "2", "--window", "5m")
     view = client.request("GET", "/v1/functions/tended")
     assert json.loads(view.content)["route"]["scaling"]["max_instances"] == 2
