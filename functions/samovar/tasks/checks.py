@@ -9,18 +9,18 @@ from typing import Any
 
 from samovar.errors import DeployRefused
 from samovar.spec import HandlerKind
-from samovar.tasks import EMBEDDINGS, TEXT_GENERATION
+from samovar.tasks import EMBEDDINGS, PARTS
 
 _GENERATORS = ("generator", "async_generator")
 
 
 def check_task(task: str, handler: HandlerKind, input_schema: dict[str, Any], output_schema: dict[str, Any]) -> None:
     """Return if a function of these types does what its task says. Raises: DeployRefused saying what it must take."""
-    if task == TEXT_GENERATION:
+    if task in PARTS:
         takes = {"messages", "prompt", "max_tokens"} <= input_schema.get("properties", {}).keys()
         if handler not in _GENERATORS or not takes:
             raise DeployRefused(
-                'task="text-generation": the handler takes one samovar.tasks.generation.GenerationInput and yields '
+                f'task="{task}": the handler takes one samovar.tasks.generation.GenerationInput and yields '
                 "GenerationOutputs"
             )
     elif task == EMBEDDINGS:

@@ -19,6 +19,7 @@ from samovar.errors import RequestError
 MAX_CHOICES = 128
 MAX_MESSAGES = 10_000  # a template is a program that runs over each
 MAX_BIAS_DIGITS = 9
+MAX_MEDIA = 32  # pictures and sounds of one request
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 MAX_TOP_LOGPROBS = 20
@@ -28,11 +29,16 @@ CONTEXT_EXCEEDED = "context_length_exceeded"
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a message. type: "text"; others are for models that see or hear, which refuse what they cannot."""
+class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A piece of a message. type: "text", or of models that see or hear "image", "audio"; others refuse those.
+
+    image: the bytes of an image file, base64 in JSON. audio: those of a WAV file.
+    """
 
     type: str
     text: str = ""
+    image: bytes | None = None
+    audio: bytes | None = None
 
 
 class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +120,7 @@ class GenerationInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     frequency_penalty: -2 to 2, over generated tokens. logit_bias: token id as text to -100 … 100. response_format,
     tools, tool_choice: as in OpenAI's API. echo: the prompt is part of the text. ignore_eos: only max_tokens ends it.
     user: for whom the caller asks, in the caller's own words; changes nothing in the answer, a function may note it.
+    images: of models that see, what a prompt speaks of: bytes of image files; those of messages are parts of them.
     """
 
     messages: list[Message] | None = None
@@ -137,6 +144,7 @@ class GenerationInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     echo: bool = False
     ignore_eos: bool = False
     user: str | None = None
+    images: list[bytes] = msgspec.field(default_factory=list)
 
     def check(self) -> None:
         """Return if every field is within its range. Raises: RequestError with `param`.
@@ -150,6 +158,7 @@ class GenerationInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
             raise refusal("messages", f"messages {told}")
         if self.prompt is not None and len(self.prompt) == 0:
             raise refusal("prompt", "prompt is empty: it needs at least one token")
+        self._check_media()
         if self.max_tokens is not None and self.max_tokens < 1:
             raise refusal("max_tokens", "max_tokens is at least 1")
         for param, low, high in _RANGES:
@@ -163,6 +172,13 @@ class GenerationInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         self._check_stops()
         self._check_biases()
         self._check_tools()
+
+    def _check_media(self) -> None:
+        if self.images and self.messages is not None:
+            raise refusal("images", "images go with a prompt; those of messages are parts of type image")
+        for param, num in (("images", len(self.images)), ("messages", sum(map(_num_media, self.messages or [])))):
+            if num > MAX_MEDIA:
+                raise refusal(param, f"{param} has {num} pictures and sounds, at most {MAX_MEDIA} are taken")
 
     def _check_stops(self) -> None:
         if len(self.stop) > MAX_STOPS:
@@ -185,6 +201,11 @@ class GenerationInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
             raise refusal("tool_choice", f"tools has no function {self.tool_choice.function.name!r}")
         if self.tool_choice == "required" and not names:
             raise refusal("tool_choice", "tool_choice is required, and there are no tools")
+
+
+def _num_media(message: Message) -> int:
+    """Return how many pictures and sounds a message has."""
+    return 0 if isinstance(message.content, str) else sum(part.type != "text" for part in message.content or [])
 
 
 _RANGES = (

@@ -48,7 +48,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A request that can be done. max_tokens: of each choice. grammar: at its beginning, None = free text."""
+    """A request that can be done. max_tokens: of each choice. grammar: at its beginning, None = free text. inputs: as in
+    `Sequence`."""
 
     request: GenerationInput
     prompt: list[int]
@@ -56,6 +57,7 @@ class Plan:
     max_tokens: int
     grammar: Grammar | None
     tools: list[Tool]
+    inputs: Any = None
 
 
 class Answer:
@@ -114,12 +116,13 @@ class Planner:
         request.check()
         self._check(request)
         wanted_tools = self._tools(request)
-        prompt = await self._prompt(request, wanted_tools)
+        prompt, inputs = await self._prompt(request, wanted_tools)
         max_tokens = self._max_tokens(request, len(prompt))
         prefix = self._tokenizer.decode(prompt) if request.echo and not isinstance(request.prompt, str) else ""
         if request.echo and isinstance(request.prompt, str):
             prefix = request.prompt
-        return Plan(request, prompt, prefix, max_tokens, await self._grammar(request, wanted_tools), wanted_tools)
+        rules = await self._grammar(request, wanted_tools)
+        return Plan(request, prompt, prefix, max_tokens, rules, wanted_tools, inputs)
 
     def begin(self, plan: Plan, wake: Callable[[], object], tenant: str, deadline_s: float) -> Answer:
         """Return the answer to a plan, not begun yet. wake: called when there is something to take."""
@@ -143,7 +146,16 @@ class Planner:
             choice = self._choice(plan, index, own, wake, end_ids)
             choices.append(choice)
             sequences.append(
-                Sequence(plan.prompt, plan.max_tokens, own, choice, end_ids, tenant=tenant, deadline_s=deadline_s)
+                Sequence(
+                    plan.prompt,
+                    plan.max_tokens,
+                    own,
+                    choice,
+                    end_ids,
+                    tenant=tenant,
+                    deadline_s=deadline_s,
+                    inputs=plan.inputs,
+                )
             )
         return Answer(sequences, choices)
 
@@ -191,8 +203,10 @@ class Planner:
             raise refusal("tools", "how this model writes calls of tools is not known here")
         return request.tools
 
-    async def _prompt(self, request: GenerationInput, wanted_tools: list[Tool]) -> list[int]:
-        """Return the prompt's tokens, at least one, all known, fewer than the context."""
+    async def _prompt(self, request: GenerationInput, wanted_tools: list[Tool]) -> tuple[list[int], Any]:
+        """Return the prompt's tokens, at least one, all known, fewer than the context, and what goes beside them."""
+        if request.images:
+            raise refusal("images", "the model takes text only")
         if request.messages is not None:
             messages = request.messages
             self._check_room(len(messages), "messages", "at least ")  # no template writes nothing for a message
@@ -201,7 +215,7 @@ class Planner:
             work = size + MESSAGE_CHARS * len(messages) + len(msgspec.json.encode(wanted_tools))
             ids = await _off_loop(work, lambda: self._template.tokens(messages, wanted_tools))
             self._check_room(len(ids), "messages")
-            return ids
+            return ids, None
         prompt = request.prompt
         if isinstance(prompt, str):
             self._check_size(len(prompt), "prompt")
@@ -214,7 +228,7 @@ class Planner:
         self._check_room(len(ids), "prompt")
         if min(ids) < 0 or max(ids) >= known:
             raise refusal("prompt", f"prompt has a token that the model does not know: it has 0 to {known - 1}")
-        return ids
+        return ids, None
 
     def _check_size(self, num_chars: int, param: str) -> None:
         """Refuse, unread, a text that would not fit if it were of the longest tokens there are."""
