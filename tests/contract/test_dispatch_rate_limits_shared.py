@@ -75,7 +75,7 @@ async def test_idle_limits_are_forgotten_here_and_there(aredis: redis_async.Redi
         async def forgotten() -> bool:
             return len(gateway) == 0 and not [key async for key in aredis.scan_iter(keys.rate("*"))]
 
-        await wait_until_async(forgotten, 15.0)
+        await wait_until_async(forgotten)
 
 
 async def test_without_a_server_calls_are_judged_all_the_same(caplog: pytest.LogCaptureFixture) -> None:

@@ -47,7 +47,7 @@ def test_a_revoked_key_is_gone_everywhere_and_said_so(
     record, _ = api_keys.create("ci", ["deploy"])
     with listening(redis, keys.CHANNEL_API_KEYS) as subscription:
         api_keys.revoke(record.key_id)
-        message = subscription.get_message(timeout=5)
+        message = subscription.get_message(timeout=60)
     assert message is not None and message["data"] == record.key_id.encode()
     assert object_store.head(object_key(record.key_id)) is None and api_keys.list() == []
     for key_id in (record.key_id, "../../functions"):

@@ -49,7 +49,7 @@ async def test_everybody_hears_it(aredis: redis_async.Redis) -> None:
         await breakers.tell_unwell(aredis, unwell)
         messages: list[bytes] = []
         while len(messages) < 2:
-            message = await heard.get_message(ignore_subscribe_messages=True, timeout=5)
+            message = await heard.get_message(ignore_subscribe_messages=True, timeout=60)
             if message is not None:
                 messages.append(message["data"])
     assert loads(messages[0], BreakerNews) == opened

@@ -88,7 +88,7 @@ def test_a_prefetch_brings_in_whole_files(tmp_path: Path, store: CountingStore) 
         pytest.skip("this file system keeps its pages")
     cache.prefetch(local)
     cache.prefetch(local)
-    wait_until(lambda: resident_bytes(path) == len(data), 20)
+    wait_until(lambda: resident_bytes(path) == len(data))
     cache.close()
 
 

@@ -98,7 +98,7 @@ def test_killed_servers_come_back_with_everything_on_the_same_ports(tmp_path: Pa
         store.close()
         for process in (cache, weed):
             process.kill()
-            process.wait(10)
+            process.wait(60)
     again_valkey, again_seaweed = EmbeddedValkey(tmp_path), EmbeddedSeaweed(tmp_path)
     assert (again_valkey.redis_url, again_seaweed.endpoint) == (valkey.redis_url, seaweed.endpoint)
     with (
@@ -111,7 +111,7 @@ def test_killed_servers_come_back_with_everything_on_the_same_ports(tmp_path: Pa
             assert client.get("kept") == b"yes"
         store = store_of(again_seaweed)
         # S3 answers before the volume that was killed is back behind it
-        wait_until(lambda: _is_readable(store, "key-0"), 30, "the volume is back")
+        wait_until(lambda: _is_readable(store, "key-0"), what="the volume is back")
         assert {key: store.get(key)[0] for key in data} == data
         store.put("after", b"still writable")
         store.close()

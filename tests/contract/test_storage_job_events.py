@@ -70,7 +70,7 @@ async def test_what_a_handler_says_is_kept_in_order_and_told_with_its_id(
     job_id = await submitted(jobs)
     told = aredis.pubsub()
     await told.subscribe(keys.job_channel(job_id))
-    assert await told.get_message(timeout=5) is not None
+    assert await told.get_message(timeout=60) is not None
     attempt = await taken(jobs)
     said = [log_event("one", 1.0), progress_event(Progress(fraction=0.5), 2.0), output_event(b'{"n": 1}', 3.0)]
     assert await append_events(aredis, job_id, attempt.token, said) == 3
@@ -82,7 +82,7 @@ async def test_what_a_handler_says_is_kept_in_order_and_told_with_its_id(
         ("1-3", "output", 3.0),
     ]
     assert kept[2].data == {"item": {"n": 1}}
-    heard = [await told.get_message(timeout=5) for _ in range(4)]
+    heard = [await told.get_message(timeout=60) for _ in range(4)]
     events = [msgspec.json.decode(message["data"], type=JobEvent) for message in heard if message is not None]
     assert [event.id for event in events] == ["1-0", "1-1", "1-2", "1-3"]
     assert events[1:] == kept
@@ -216,7 +216,7 @@ async def test_watchers_survive_a_redis_that_is_killed(tmp_path: Path, object_st
             waiting += [asyncio.ensure_future(hub.wait_ended(job_id, 30)) for _ in range(20)]
             await wait_until_async(lambda: _has_looked(redis, looks + 22))
             process.kill()
-            process.wait(10)
+            process.wait(60)
             with pytest.raises(StoreUnavailable):
                 await hub.wait_ended(job_id, 0.1)
         assert not any(task.done() for task in waiting)

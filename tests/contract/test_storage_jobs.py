@@ -265,9 +265,9 @@ async def test_many_jobs_past_their_deadline_fail_in_short_steps_and_who_takes_h
     await jobs.beat("w")
     async with aredis.pubsub(ignore_subscribe_messages=True) as news:
         await news.subscribe(keys.CHANNEL_JOBS)
-        await news.get_message(timeout=5)
+        await news.get_message(timeout=60)
         assert await jobs.take(QUEUE, "w", 9) == []
-        told: Any = await news.get_message(timeout=5)
+        told: Any = await news.get_message(timeout=60)
         assert told["data"] == str(QUEUE).encode()
     num_takes = 1
     while not (taken := await jobs.take(QUEUE, "w", 9)):
@@ -301,9 +301,9 @@ async def test_cancelling(jobs: RedisJobs, aredis: redis_async.Redis) -> None:
     (running,) = await jobs.take(QUEUE, "w", 1)
     async with aredis.pubsub(ignore_subscribe_messages=True) as news:
         await news.subscribe(keys.CHANNEL_JOBS_CANCEL)
-        await news.get_message(timeout=5)
+        await news.get_message(timeout=60)
         assert await jobs.cancel(running.id) == "started"
-        told: Any = await news.get_message(timeout=5)
+        told: Any = await news.get_message(timeout=60)
         assert told["data"] == running.id.encode()
     assert [await jobs.cancel(job_id) for job_id in (new[2].id, new[4].id, later.id)] == ["canceled"] * 3
     with pytest.raises(JobEnded) as ended:
@@ -418,7 +418,7 @@ async def test_moves_are_told(jobs: RedisJobs, aredis: redis_async.Redis) -> Non
     new = new_job()
     async with aredis.pubsub() as news:
         await news.subscribe(keys.job_channel(new.id), keys.CHANNEL_JOBS)
-        assert [await news.get_message(timeout=5) for _ in range(2)]
+        assert [await news.get_message(timeout=60) for _ in range(2)]
         await jobs.submit([new, new_job()])
         await run_all(jobs, AGAIN)
         await run_all(jobs)

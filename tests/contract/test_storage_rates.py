@@ -38,7 +38,7 @@ async def test_leases(redis: redis_sync.Redis, aredis: redis_async.Redis, case: 
         lifetime_s = redis.pttl(key) / 1000
         return (reply, lifetime_s) if server_s(redis) - began_s < SLACK_S else None
 
-    reply, lifetime_s = await wait_until_async(looked, 60, "an undisturbed look")
+    reply, lifetime_s = await wait_until_async(looked, what="an undisturbed look")
     assert reply.granted == case.granted
     assert reply.backlog_s == pytest.approx(case.after_s, abs=SLACK_S)
     if case.after_s > SLACK_S:

@@ -73,7 +73,7 @@ def test_versions_are_numbered_and_the_newest_gets_all_traffic(registry: Registr
 def test_subscribers_hear_of_a_deploy(registry: Registry, redis: redis_sync.Redis, manifest: Manifest) -> None:
     with listening(redis, keys.CHANNEL_FUNCTIONS) as subscription:
         registry.publish_version(manifest)
-        message = subscription.get_message(timeout=5)
+        message = subscription.get_message(timeout=60)
     assert message is not None and message["data"] == b"embed"
 
 

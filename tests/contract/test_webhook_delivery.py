@@ -92,7 +92,7 @@ class Setup:
             events = await self.events.open(KEY, 2000)
             return next((event.last_error for event in events if event.id == f"{job_id}.{state}"), "")
 
-        return str(await wait_until_async(found, 20))
+        return str(await wait_until_async(found))
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def test_operating_a_function(run: Run, client: samovar.Client, tmp_path: Path) 
     def ready() -> Any:
         return [i for i in decoded(run("ps", "tended", "--json")) if i["state"] == "ready"]
 
-    (instance,) = wait_until(ready, 60)
+    (instance,) = wait_until(ready)
     assert instance["ref"] == "tended@1"
     assert "token" not in instance or not instance["token"]
     assert client.function("tended").invoke({"text": "tea"})["words"] == 1
@@ -127,7 +127,7 @@ def test_operating_a_function(run: Run, client: samovar.Client, tmp_path: Path) 
     def printed() -> list[str]:
         return [json.loads(line)["line"] for line in run("logs", "tended", "--json").stdout.splitlines()]
 
-    wait_until(lambda: "poured tea" in printed(), 60)
+    wait_until(lambda: "poured tea" in printed())
     assert "poured tea\n" in run("logs", "tended").stdout
     run("scale", "tended", "--max", "2", "--window", "5m")
     view = client.request("GET", "/v1/functions/tended")
@@ -166,7 +166,7 @@ def test_keys_open_what_they_are_for(run: Run, platform: Platform) -> None:
             client.request("DELETE", "/v1/functions/sums")
         run("keys", "rm", listed["key_id"])
         with pytest.raises(errors.Unauthenticated):
-            wait_until(lambda: client.function("sums").invoke({"x": []}) is None, 10)
+            wait_until(lambda: client.function("sums").invoke({"x": []}) is None)
 
 
 async def test_the_async_client_shares_its_connections(run: Run, platform: Platform) -> None:

@@ -137,7 +137,7 @@ def test_weights_missing_in_the_store_fail_that_function_alone(deployed: Caller,
     manifest = msgspec.convert(deployed.http.get("/v1/functions/replete").json()["manifests"]["1"], Manifest)
     lost = msgspec.structs.replace(manifest.weights[0], sha256="0" * 64)
     registry.publish_version(msgspec.structs.replace(manifest, name="empty-handed", version=0, weights=[lost]))
-    answer = wait_until(lambda: _known(deployed.invoke("empty-handed", {"prefix": ""})), 10)
+    answer = wait_until(lambda: _known(deployed.invoke("empty-handed", {"prefix": ""})))
     assert answer.status_code == 503 and answer.json()["code"] == "weights_missing", answer.text
     assert deployed.answer("sums", {"values": [7]}) == 7
 

@@ -76,7 +76,7 @@ def test_a_file_is_worked_through_once_however_often_its_client_is_killed(
         with subprocess.Popen([*command, *verb], cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL) as process:
             noted = state.read_bytes().count(b"\n") if state.exists() else 0
             due = noted + chance.randint(1, 3)
-            wait_until(lambda: process.poll() is not None or _lines(state) >= due, 30, f"kill {kill}")  # noqa: B023
+            wait_until(lambda: process.poll() is not None or _lines(state) >= due, what=f"kill {kill}")  # noqa: B023
             process.send_signal(signal.SIGKILL)
     done = run(command, environ, tmp_path, *verb, "--json")
     assert done.returncode == 7, done.stderr
@@ -142,7 +142,7 @@ def test_results_are_waited_for_through_a_kill_of_the_gateway(
     kinds: list[str] = []
     watching = threading.Thread(target=lambda: kinds.extend(event.kind for event in job.events()))
     watching.start()
-    wait_until(lambda: client.job(job.id).status().state == "started", 30, "it runs")
+    wait_until(lambda: client.job(job.id).status().state == "started", what="it runs")
     platform.child("gateway").kill()
     another = client.function("outlasts").submit({"deed": "facts"})
     assert another.result(timeout_s=60) is not None

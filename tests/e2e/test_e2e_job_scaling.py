@@ -48,7 +48,7 @@ def test_a_backlog_wakes_a_sleeping_function_is_capped_and_lets_it_sleep_again(c
     def reasons() -> list[str]:
         return [decision.get("detail", "") for decision in decisions(caller, "milled")]
 
-    wait_until(lambda: any("waiting jobs, capped at 2" in reason for reason in reasons()), 60, "the reason")
+    wait_until(lambda: any("waiting jobs, capped at 2" in reason for reason in reasons()), what="the reason")
     assert len(caller.instances("milled")) == 2, "and no more, though others wait"
     caller.http.post(f"/v1/groups/{group}/cancel").raise_for_status()
     caller.wait_for_zero("milled")
@@ -58,7 +58,7 @@ def test_a_call_does_not_wait_for_a_long_job_to_end(caller: Caller) -> None:
     caller.deploy("works", "shared")
     caller.scale("shared", max_instances=2, scale_down_window_s=1.0)
     long = submit(caller, "shared", input={"deed": "spins", "num": 12})
-    wait_until(lambda: caller.http.get(f"/v1/jobs/{long['id']}").json()["state"] == "started", 30, "it runs")
+    wait_until(lambda: caller.http.get(f"/v1/jobs/{long['id']}").json()["state"] == "started", what="it runs")
     began_s = time.monotonic()
     assert caller.answer("shared", {"deed": "facts"})[0] == ""
     assert time.monotonic() - began_s < 8, "by an instance of its own"

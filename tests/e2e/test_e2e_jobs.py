@@ -39,7 +39,7 @@ def ended(caller: Caller, job_id: str) -> dict[str, Any]:
         found.update(caller.http.get(f"/v1/jobs/{job_id}", params={"wait_s": 5}).raise_for_status().json())
         return found["state"] in ("finished", "failed", "canceled")
 
-    wait_until(has_ended, 60, f"the job {job_id} ends")
+    wait_until(has_ended, what=f"the job {job_id} ends")
     return found
 
 
@@ -55,7 +55,7 @@ def test_a_job_wakes_its_function_runs_and_is_in_the_request_log(caller: Caller)
         rows = caller.http.get("/v1/functions/jobbed/requests").raise_for_status().json()["records"]
         return any(row.get("request_id") == job["id"] for row in rows)
 
-    wait_until(is_logged, 20, "the job's attempt in the request log")
+    wait_until(is_logged, what="the job's attempt in the request log")
 
 
 def test_what_a_handler_says_is_told_in_order(caller: Caller) -> None:
@@ -72,7 +72,7 @@ def test_what_a_handler_says_is_told_in_order(caller: Caller) -> None:
 def test_a_job_that_hears_nothing_is_stopped_with_its_instance(caller: Caller) -> None:
     caller.deploy("works", "deafened")
     job = submit(caller, "deafened", {"deed": "spins", "num": 60})
-    wait_until(lambda: "progress" in state(caller, job), 30, "the handler runs")
+    wait_until(lambda: "progress" in state(caller, job), what="the handler runs")
     assert caller.http.delete(f"/v1/jobs/{job}").status_code == 202
     canceled = ended(caller, job)
     assert canceled["state"] == "canceled"
@@ -94,7 +94,7 @@ def test_jobs_outlive_the_platform(tmp_path: Path) -> None:
         with running_platform(folder / "data") as platform, Caller.of(platform) as caller:
             caller.deploy("hangs", "outlives")
             running, *waiting = [submit(caller, "outlives", {"sleep_s": 1.0}) for _ in range(4)]
-            wait_until(lambda: state(caller, running)["state"] == "started", 30)
+            wait_until(lambda: state(caller, running)["state"] == "started")
             assert platform.stop(signal.SIGTERM) == 0
         with running_platform(folder / "data") as platform, Caller.of(platform) as caller:
             first, *others = [ended(caller, job) for job in (running, *waiting)]

@@ -115,7 +115,7 @@ def told(caller: Caller, name: str, body: object) -> list[httpx_sse.ServerSentEv
 def test_what_a_function_prints_can_be_followed(caller: Caller) -> None:
     caller.deploy("misbehaves", "talks")
     caller.answer("talks", {"deed": "print"})
-    wait_until(lambda: "said natively" in caller.logs("talks"), 10)
+    wait_until(lambda: "said natively" in caller.logs("talks"))
     assert {"said on stdout", "said on stderr"} <= set(caller.logs("talks"))
     with caller.http.stream("GET", "/v1/functions/talks/logs?lines=0&follow=1") as followed:
         lines = followed.iter_lines()
@@ -126,7 +126,7 @@ def test_what_a_function_prints_can_be_followed(caller: Caller) -> None:
 def test_a_warm_request_brings_instances_up_without_a_call(caller: Caller) -> None:
     caller.deploy("echo_sum", "warmed")
     caller.http.post("/v1/functions/warmed/warm", json={"instances": 2, "for_s": 30}).raise_for_status()
-    wait_until(lambda: len(caller.instances("warmed", "ready")) == 2, 30)
+    wait_until(lambda: len(caller.instances("warmed", "ready")) == 2)
     caller.scale("warmed", scale_down_window_s=0)
     caller.http.post("/v1/functions/warmed/warm", json={"instances": 0}).raise_for_status()
     caller.wait_for_zero("warmed")
@@ -147,7 +147,7 @@ def kill_the_instance_during(caller: Caller, name: str, value: object) -> httpx.
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(caller.invoke, name, value)
         started_s = time.monotonic()
-        wait_until(lambda: time.monotonic() - started_s > 0.3, 5, "the call to be running")
+        wait_until(lambda: time.monotonic() - started_s > 0.3, what="the call to be running")
         os.kill(instance["pid"], signal.SIGKILL)
         return call.result(60)
 
@@ -181,7 +181,7 @@ def test_the_pool_manager_is_killed_under_load_and_no_call_fails(platform: Platf
         try:
             first = platform.child("pool")
             first.kill()
-            wait_until(lambda: _pid(platform, "pool") not in (0, first.pid), 20, "another pool manager")
+            wait_until(lambda: _pid(platform, "pool") not in (0, first.pid), what="another pool manager")
             caller.deploy("echo_sum", "newcomer")
             assert caller.answer("newcomer", {"values": [5]}) == 5
         finally:
@@ -194,8 +194,8 @@ def test_a_killed_gateway_comes_back(platform: Platform, caller: Caller) -> None
     caller.deploy("echo_sum", "edge")
     first = platform.child("gateway")
     first.kill()
-    wait_until(lambda: _pid(platform, "gateway") not in (0, first.pid), 20, "another gateway")
-    wait_until(lambda: _is_ready(caller), 20, "a ready gateway")
+    wait_until(lambda: _pid(platform, "gateway") not in (0, first.pid), what="another gateway")
+    wait_until(lambda: _is_ready(caller), what="a ready gateway")
     assert caller.answer("edge", {"values": [1, 1]}) == 2
 
 
@@ -204,7 +204,7 @@ def test_a_second_up_says_who_holds_the_folder(platform: Platform) -> None:
         [sys.executable, "-m", "samovar_up", "--data-dir", str(platform.data_dir), "--port", "0"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         env=environment(),
         check=False,
     )

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.e2e
 
 def assert_nothing_left(processes: list[psutil.Process], data_dir: Path) -> None:
     """No process that was ours runs, and none that names the folder."""
-    wait_until(lambda: not [process for process in processes if _runs(process)], 5, "all of ours to be gone")
+    wait_until(lambda: not [process for process in processes if _runs(process)], what="all of ours to be gone")
     assert processes_mentioning(str(data_dir)) == []
 
 
@@ -74,7 +74,7 @@ def test_a_stop_while_coming_up_leaves_nothing_behind(short_path: Path) -> None:
     platform = start(short_path / "data", "--simulate-gpus", "2x80", environ=environment())
     try:
         assert "GPUs are simulated (2x80)" in platform.wait_for("progress")["text"]
-        wait_until(lambda: len(platform.tree()) >= 2, 20, "the first children")
+        wait_until(lambda: len(platform.tree()) >= 2, what="the first children")
         ours = platform.tree()
         assert platform.stop(signal.SIGTERM) == 0
         assert_nothing_left(ours, short_path / "data")

@@ -92,7 +92,7 @@ class Rolling:
     def until_answered_by(self, version: int, num_calls: int = 20) -> None:
         """Wait for so many more answers of a version."""
         before = self.answers[200, str(version)]
-        wait_until(lambda: self.answers[200, str(version)] >= before + num_calls, 30, f"version {version} answers")
+        wait_until(lambda: self.answers[200, str(version)] >= before + num_calls, what=f"version {version} answers")
 
     def failed(self) -> dict[tuple[int, str], int]:
         return {key: count for key, count in self.answers.items() if key[0] != 200}
@@ -112,7 +112,7 @@ def test_deploys_and_rollbacks_drop_nothing(rolling: Rolling) -> None:
         assert rolling.deploy('return {"n": n + 1}') == 2
         rolling.until_answered_by(2)
         assert rolling.deploy("", BROKEN) == 3
-        wait_until(lambda: rolling.why()["boot_failures"], 30, "version 3 does not come up")
+        wait_until(lambda: rolling.why()["boot_failures"], what="version 3 does not come up")
         rolling.until_answered_by(2)
         found = rolling.cli("why")
         assert found["serving"] == "previous" and "no such model" in str(found["boot_failures"])
@@ -136,7 +136,7 @@ def test_a_mirror_answers_nobody(rolling: Rolling) -> None:
     rolling.caller.answer(rolling.name, {"n": 1})
     with rolling.load(1):
         rolling.deploy('return {"n": n + 1}', mirror=100)
-        wait_until(lambda: (rolling.why()["mirror"] or {}).get("different", 0) >= 5, 30, "answers are compared")
+        wait_until(lambda: (rolling.why()["mirror"] or {}).get("different", 0) >= 5, what="answers are compared")
         rolling.cli("mirror", "--percent", "0")
         rolling.cli("pin", "1")
         rolling.deploy('return {"n": n + 1}')
@@ -149,11 +149,11 @@ def test_a_failing_canary_rolls_back_by_itself(rolling: Rolling) -> None:
     rolling.caller.answer(rolling.name, {"n": 1})
     with rolling.load():
         rolling.deploy('return {"n": 1 // (1 - n)}', canary=30, auto=1, bake_s=60)
-        wait_until(lambda: rolling.why()["route"]["rejected"] == [2], 60, "rolled back")
+        wait_until(lambda: rolling.why()["route"]["rejected"] == [2], what="rolled back")
         found = rolling.why()
         assert found["route"]["canary"] is None and found["route"]["history"][0]["by"] == "auto"
         assert "of its calls fail" in found["route"]["history"][0]["reason"]
-        wait_until(lambda: "rollback" in [decision["action"] for decision in rolling.why()["decisions"]], 10, "noted")
+        wait_until(lambda: "rollback" in [decision["action"] for decision in rolling.why()["decisions"]], what="noted")
         rolling.answers.clear()
         rolling.until_answered_by(1, 50)
     assert {key for key in rolling.answers if key[1] == "1"} == {(200, "1")}

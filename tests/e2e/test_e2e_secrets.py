@@ -64,7 +64,7 @@ def test_no_planted_secret_is_anywhere(platform: Platform, caller: Caller, tmp_p
         return list(answer.json()["records"])
 
     # the records are there, with what was not secret
-    shown = wait_until(lambda: kept if len(kept := records()) == 4 else None, 30, "every record")
+    shown = wait_until(lambda: kept if len(kept := records()) == 4 else None, what="every record")
     by_status = {record["status"]: record for record in shown}
     assert '"name":"ann"' in by_status[200]["payload"] and '"key":"[redacted]"' in by_status[200]["payload"]
     assert '"token":"[redacted]"' in by_status[200]["answer"]

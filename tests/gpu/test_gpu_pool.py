@@ -69,9 +69,9 @@ def test_blank_context_placement_ledger_and_release(pool: Pool, devices: Devices
     share = Resources(gpu_memory_gib=2)
     ref = pool.write("holds", HOLDS.format(name="holds", gib=1), resources=share, scaling=quick_scaling()).ref
     pool.start()
-    blank = pool.until(lambda: [r for r in pool.in_state("blank") if r.device.startswith("cuda")], 60, "a blank there")[
-        0
-    ]
+    blank = pool.until(
+        lambda: [r for r in pool.in_state("blank") if r.device.startswith("cuda")], what="a blank there"
+    )[0]
     with_context = used(devices)
     assert with_context[blank.device] - idle[blank.device] > 50 << 20, "the blank has its context up"
     pool.demand(ref)
@@ -79,12 +79,12 @@ def test_blank_context_placement_ledger_and_release(pool: Pool, devices: Devices
     assert record.device in idle and not record.simulated and not record.from_template
     assert call(record, b'{"rows": 2}') == f'"{record.device} 2 1"'.encode()
     assert used(devices)[record.device] - idle[record.device] >= GIB
-    node = pool.until(lambda: (n := pool.node()) and n.devices and n, 10)
+    node = pool.until(lambda: (n := pool.node()) and n.devices and n)
     placed = next(device for device in node.devices if device.device == record.device)
     assert placed.free_bytes <= placed.memory_bytes - GIB
     pool.demand(ref, 0)
-    pool.until(lambda: not pool.instances(ref), 20, "scale to zero")
-    pool.until(lambda: used(devices)[record.device] <= with_context[record.device] + SLACK_BYTES, 20, "memory is back")
+    pool.until(lambda: not pool.instances(ref), what="scale to zero")
+    pool.until(lambda: used(devices)[record.device] <= with_context[record.device] + SLACK_BYTES, what="memory is back")
     assert "that no instance explains" not in pool.log()
 
 
@@ -97,7 +97,7 @@ def test_two_shares_fit_one_device_and_a_third_waits(pool: Pool, devices: Device
     pool.start()
     ready = pool.ready(ref, 2 * num_devices, timeout_s=120)
     assert {record.device for record in ready} == {fact.device for fact in devices.read()}
-    pool.until(lambda: "device" in [decision.rule for decision in pool.decisions("shares")], 10, "no room is said")
+    pool.until(lambda: "device" in [decision.rule for decision in pool.decisions("shares")], what="no room is said")
 
 
 def test_load_pretrained_goes_straight_to_the_device(devices: Devices, tmp_path: Path) -> None:

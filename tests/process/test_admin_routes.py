@@ -75,9 +75,9 @@ def admin(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     log = folder / "gateway.log"
     with (
         running(command, log, environ | {"SAMOVAR_CONFIG": str(config)}),
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
-        wait_until(lambda: is_ready(client), 30, "a ready gateway")
+        wait_until(lambda: is_ready(client), what="a ready gateway")
         client.headers["authorization"] = f"Bearer {ADMIN}"
         yield client
     assert "Traceback" not in log.read_text(), log.read_text()
@@ -245,8 +245,8 @@ def test_keys_and_what_they_may(admin: httpx.Client) -> None:
 
     invoker = key(name="caller", scopes=["invoke"])
     bound = key(name="ci", scopes=["deploy"], functions=["fn"])
-    wait_until(lambda: admin.get("/v1/functions", headers=bound).status_code == 200, 5)
-    wait_until(lambda: admin.get("/v1/functions", headers=invoker).status_code == 200, 5)
+    wait_until(lambda: admin.get("/v1/functions", headers=bound).status_code == 200)
+    wait_until(lambda: admin.get("/v1/functions", headers=invoker).status_code == 200)
 
     problem(
         admin.get("/v1/functions", headers={"authorization": "Bearer sv_000000000000_nope"}), 401, "unauthenticated"
@@ -267,7 +267,9 @@ def test_keys_and_what_they_may(admin: httpx.Client) -> None:
     assert not any("secret" in field or field == "key" for entry in listed for field in entry)
     (caller,) = [entry for entry in listed if entry["name"] == "caller"]
     assert admin.delete(f"/v1/keys/{caller['key_id']}").status_code == 204
-    wait_until(lambda: admin.get("/v1/functions", headers=invoker).status_code == 401, 5, "the revoked key is refused")
+    wait_until(
+        lambda: admin.get("/v1/functions", headers=invoker).status_code == 401, what="the revoked key is refused"
+    )
     problem(admin.delete(f"/v1/keys/{caller['key_id']}"), 404, "not_found")
     problem(admin.post("/v1/keys", json={"name": "x", "scopes": ["root"]}), 422, "invalid_input")
     (own,) = [entry for entry in listed if "admin" in entry["scopes"]]

@@ -410,7 +410,7 @@ def hold_idle(gateway: Gateway, most: int) -> None:
             connection = stack.enter_context(gateway.connect())
             if number % 2:
                 connection.sendall(b"GET /livez HTT")
-        wait_until(lambda: process.num_fds() > most - 10, 30)
+        wait_until(lambda: process.num_fds() > most - 10)
         answer = gateway.invoke("echo", {"x": [1, 2]})
         assert (answer.status_code, answer.json()) == (200, {"sum": 3})
         assert process.memory_info().rss - before < most * 32 * 1024
@@ -419,4 +419,4 @@ def hold_idle(gateway: Gateway, most: int) -> None:
         assert (statuses(heard), code_of(heard)) == ([503], "no_capacity")
         assert b"retry-after" in heard and more[-1].recv(1) == b""
         assert gateway.invoke("echo", {"x": [1]}).status_code == 200
-    wait_until(lambda: process.num_fds() < 200, 30)
+    wait_until(lambda: process.num_fds() < 200)

@@ -419,7 +419,7 @@ def test_killed_and_run_again_it_submits_nothing_twice(tmp_path: Path, when: str
         is_due = has_sent and ("state=finished" in asked.path if is_late else asked.path.endswith("/jobs"))
         if process is not None and is_due:
             process.send_signal(signal.SIGKILL)
-            process.wait(10)
+            process.wait(60)
         return reply
 
     with jobs_peer(after=kill) as peer:
@@ -445,9 +445,9 @@ def test_ctrl_c_leaves_the_jobs_running_unless_told_otherwise(tmp_path: Path, fl
         with subprocess.Popen(
             [*command, *flags], cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         ) as process:
-            wait_until(lambda: [asked for asked in peer.asked if "/groups/" in asked.path], 30)
+            wait_until(lambda: [asked for asked in peer.asked if "/groups/" in asked.path])
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=30)
+            _, said = process.communicate(timeout=60)
         assert process.returncode == 130
         states = {job["state"] for job in peer.jobs.values()}
     assert states == ({"canceled"} if flags else {"queued"})

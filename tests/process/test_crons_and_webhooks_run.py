@@ -65,7 +65,7 @@ async def test_ten_schedulers_some_killed_make_each_run_once(
         async def num_runs() -> int:
             return int(await aredis.zcard(keys.jobs_of(f"echo:{KEY}")))
 
-        await wait_until_async(num_runs, 60, "the first run")
+        await wait_until_async(num_runs, what="the first run")
         for process in schedulers[:3]:
             process.send_signal(signal.SIGKILL)
         until = await num_runs() + NUM_RUNS
@@ -73,7 +73,7 @@ async def test_ten_schedulers_some_killed_make_each_run_once(
         async def has_more() -> bool:
             return await num_runs() >= until
 
-        await wait_until_async(has_more, 60)
+        await wait_until_async(has_more)
         assert all(process.poll() is None for process in schedulers[3:])
     page = await RedisJobs(aredis, object_store).list(["echo"], None, KEY, None, "", 1000)
     counts = Counter(job.id for job in page.jobs)
@@ -94,7 +94,7 @@ async def test_a_worker_makes_the_run_that_is_due_and_tells_of_it(
         crons = Crons(aredis, object_store)
         await crons.put(cron, time.time() - 120)
         bench.start_worker(webhook_allow="127.0.0.0/8")
-        await wait_until_async(lambda: len(receiver.seen) >= 2, 30)
+        await wait_until_async(lambda: len(receiver.seen) >= 2)
         await crons.delete("n")
     secret = WebhookSecrets(object_store).get(KEY).secret
     events = {event["type"]: event for event in (request.event(secret) for request in receiver.seen)}
@@ -115,5 +115,5 @@ async def test_without_the_setting_a_worker_calls_nothing_on_this_side(
             found = await aredis.hget(keys.webhook(f"{job}.finished"), "last_error")
             return found is not None and b"private, local or reserved" in found
 
-        await wait_until_async(refused, 20)
+        await wait_until_async(refused)
         assert receiver.seen == []

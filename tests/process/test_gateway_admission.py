@@ -79,7 +79,7 @@ def occupied(
     gateway: Gateway, crowd: ThreadPoolExecutor, name: str, num_waiting: int = 0, for_s: float = 1.5
 ) -> Iterator[None]:
     """Keep the only slot taken `for_s`, and `num_waiting` calls of low priority waiting, until the body is left."""
-    with httpx.Client(base_url=gateway.url, headers=gateway.client.headers, timeout=30) as client:
+    with httpx.Client(base_url=gateway.url, headers=gateway.client.headers, timeout=60) as client:
         url = f"/v1/functions/{name}/invoke"
         low = {"samovar-priority": "low"}
         calls: list[Future[httpx.Response]] = [crowd.submit(client.post, url, json={"sleep_s": for_s})]

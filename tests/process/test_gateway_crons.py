@@ -37,7 +37,7 @@ def client_of(gateway: Gateway, **terms: Any) -> tuple[httpx.Client, str]:
     """Return a client with a key of its own, and that key's id."""
     made = gateway.client.post("/v1/keys", json={"name": "k", "scopes": ["invoke"], **terms}).json()
     headers = {"authorization": f"Bearer {made['key']}"}
-    return httpx.Client(base_url=gateway.url, headers=headers, timeout=30), made["key_id"]
+    return httpx.Client(base_url=gateway.url, headers=headers, timeout=60), made["key_id"]
 
 
 def put(gateway: Gateway, name: str = "nightly", client: httpx.Client | None = None, **more: Any) -> httpx.Response:

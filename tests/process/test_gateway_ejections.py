@@ -53,7 +53,7 @@ def test_an_instance_that_fails_alone_is_left_alone_and_returns_when_its_check_g
     assert codes == [500] * MAX_IN_A_ROW + [200] * 20, "after five in a row the other gets every call"
     assert gateway.metric("samovar_ejected_instances") == 1
     checks = bad.behave()["checks"]
-    wait_until(lambda: gateway.metric("samovar_ejected_instances") == 0, 30, "it was checked and taken back")
+    wait_until(lambda: gateway.metric("samovar_ejected_instances") == 0, what="it was checked and taken back")
     seen_there = bad.behave()
     assert (seen_there["calls"], seen_there["checks"]) == (1 + MAX_IN_A_ROW, checks + 1)
     seen = bad.behave()["calls"] + good.behave()["calls"]
@@ -69,7 +69,7 @@ def test_one_that_stays_unwell_is_asked_to_be_replaced(gateway: Gateway) -> None
         bad.behave(fail="boom", unwell=True)
         for _ in range(MAX_IN_A_ROW):
             assert gateway.invoke("stays-bad").status_code == 500
-        news = wait_until(lambda: heard.get_message(ignore_subscribe_messages=True), 30, "news of it")
+        news = wait_until(lambda: heard.get_message(ignore_subscribe_messages=True), what="news of it")
     told = json.loads(news["data"])
     assert (told["instance_id"], told["ref"]) == (bad.record.instance_id, "stays-bad@1")
     assert "the samovar leaks" in told["fault"]
@@ -86,13 +86,13 @@ def test_one_that_hangs_gets_no_more_calls_and_is_asked_to_be_replaced(gateway: 
         bad.popen.send_signal(signal.SIGSTOP)
         late = gateway.invoke("silent", samovar_timeout_ms="300")
         assert (late.status_code, late.json()["phase"]) == (504, "run")
-        news = wait_until(lambda: heard.get_message(ignore_subscribe_messages=True), 30, "news of it")
+        news = wait_until(lambda: heard.get_message(ignore_subscribe_messages=True), what="news of it")
     told = json.loads(news["data"])
     assert (told["instance_id"], told["fault"]) == (bad.record.instance_id, "it says nothing")
     late = gateway.invoke("silent", samovar_timeout_ms="300")
     assert (late.status_code, late.json()["phase"]) == (504, "queue"), "though seven slots are free there"
     bad.popen.send_signal(signal.SIGCONT)
-    wait_until(lambda: gateway.invoke("silent", samovar_timeout_ms="1000").status_code == 200, 10, "it is back")
+    wait_until(lambda: gateway.invoke("silent", samovar_timeout_ms="1000").status_code == 200, what="it is back")
 
 
 def test_one_that_fails_more_often_than_its_peers_is_left_alone(gateway: Gateway) -> None:

@@ -80,12 +80,12 @@ def test_leaving_answers_what_runs_and_tells_everybody(
             platform.gateway.process.send_signal(signal.SIGTERM)
             assert next(watch).status == NOT_SERVING
             assert rpc.start(slow_text(0.0)).result(), "it settles: calls are served"
-            assert pool.submit(list, watch).result(20) == [], "watchers are told once, then they end"
+            assert pool.submit(list, watch).result(60) == [], "watchers are told once, then they end"
             assert next(stream).infer_response.raw_output_contents
-            assert pool.submit(stream.code).result(20) is grpc.StatusCode.UNAVAILABLE
+            assert pool.submit(stream.code).result(60) is grpc.StatusCode.UNAVAILABLE
             assert dict(stream.trailing_metadata())["samovar-code"] == "draining"
-            assert call.result(20)
-            assert platform.gateway.process.wait(20) == 0
+            assert call.result(60)
+            assert platform.gateway.process.wait(60) == 0
             assert rpc.start(slow_text(0.0)).exception().code() is grpc.StatusCode.UNAVAILABLE
 
 
@@ -106,7 +106,7 @@ def gateway_of(
         flags = [f"{name}={number}" for name, number in zip(names, descriptors, strict=True)]
         command = [sys.executable, "-m", "samovar_gateway", "--config", str(config), f"--gateway-id={gateway_id}"]
         with running([*command, *flags], log, environment(), pass_fds=descriptors) as process:
-            wait_until(lambda: "serving grpc" in log.read_text(), 60, "gRPC is served")
+            wait_until(lambda: "serving grpc" in log.read_text(), what="gRPC is served")
             yield process, f"http://127.0.0.1:{own.getsockname()[1]}"
 
 
@@ -149,11 +149,11 @@ async def loaded_while(address: str, leaving: Popen[bytes]) -> Counter[str]:
                 outcomes[f"{error.code().name} {error.details()}"] += 1
 
     callers = [asyncio.create_task(caller(channel)) for channel in channels for _ in range(3)]
-    await wait_until_async(lambda: outcomes.total() > 100, 30)
+    await wait_until_async(lambda: outcomes.total() > 100)
     leaving.send_signal(signal.SIGTERM)
-    await wait_until_async(lambda: leaving.poll() is not None, 30)
+    await wait_until_async(lambda: leaving.poll() is not None)
     total = outcomes.total()
-    await wait_until_async(lambda: outcomes.total() > total + 50, 30)
+    await wait_until_async(lambda: outcomes.total() > total + 50)
     done.set()
     await asyncio.gather(*callers)
     for channel in channels:

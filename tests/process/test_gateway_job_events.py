@@ -285,8 +285,8 @@ def test_a_gateway_that_leaves_ends_streams_politely(house: House) -> None:
         gateway.process.send_signal(signal.SIGTERM)
         rests = [list(follower.events) for follower in followers]  # a stream that was cut would raise
         assert rests == [[]] * 20
-        assert waiting.result(10).json()["state"] == "queued"
-        assert gateway.process.wait(10) == 0
+        assert waiting.result(60).json()["state"] == "queued"
+        assert gateway.process.wait(60) == 0
         assert time.monotonic() - began_s < 8
     taken = house.take("leaves")
     house.hands.settle(taken)
@@ -301,7 +301,7 @@ def test_an_answer_is_waited_for_without_asking_again_and_again(house: House) ->
         waiting = [pool.submit(house.gateway.client.get, url, params=query) for _ in range(20)]
         wait_until(lambda: house.num_watched() == 1)
         house.hands.settle(house.take("waited"))
-        states = [answer.result(10).json()["state"] for answer in waiting]
+        states = [answer.result(60).json()["state"] for answer in waiting]
     assert states == ["finished"] * 20
 
 

@@ -43,7 +43,7 @@ def test_accepted_jobs_outlive_a_redis_that_is_full_and_killed(
             assert listed(gateway) == ids
             ids += [submit(gateway, input="last").json()["id"]]
             valkey.kill()
-            valkey.wait(10)
+            valkey.wait(60)
             assert is_refused(submit(gateway), "store_unavailable")
             assert is_refused(gateway.client.get(f"/v1/jobs/{ids[0]}"), "store_unavailable")
             assert is_refused(gateway.client.get("/v1/jobs"), "store_unavailable")

@@ -143,7 +143,7 @@ def test_a_gateway_that_dies_in_the_middle_loses_and_doubles_nothing(
         with redis_sync.Redis.from_url(stores.redis_url) as redis:
             assert 0 < redis.llen(f"rq:queue:sv:echo:{ADMIN}") < num_lines, "killed too late to show anything"
     with short_folder() as folder, running_gateway(stores, object_store, folder, gateway_id="g") as second:
-        wait_until(lambda: is_expanded(second, sent), 30, what="every line is a job")
+        wait_until(lambda: is_expanded(second, sent), what="every line is a job")
         assert group(second, sent)["counts"] == {"queued": num_lines}
         waiting = second.redis.lrange(f"rq:queue:sv:echo:{ADMIN}", 0, -1)
         assert len(waiting) == len(set(waiting)) == num_lines

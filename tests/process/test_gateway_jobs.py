@@ -62,7 +62,7 @@ def key(
     made = gateway.client.post("/v1/keys", json=asked)
     assert made.status_code == 201, made.text
     headers = {"authorization": f"Bearer {made.json()['key']}"}
-    with httpx.Client(base_url=gateway.url, headers=headers, timeout=30) as client:
+    with httpx.Client(base_url=gateway.url, headers=headers, timeout=60) as client:
         yield client, made.json()["key_id"]
 
 

@@ -316,7 +316,7 @@ def test_an_owner_that_leaves_waits_for_who_may_come_back(pair: Pair) -> None:
         owner.process.send_signal(signal.SIGTERM)
         rest = resume(pair.gateways[1], "leaving", part.last_id)
         assert rest.is_whole and part.outputs + rest.outputs == [*range(30)]
-        assert owner.process.wait(20) == 0, "nobody is on the way any more"
+        assert owner.process.wait(60) == 0, "nobody is on the way any more"
 
 
 def test_an_owner_that_was_killed_is_gone_with_its_streams(pair: Pair) -> None:

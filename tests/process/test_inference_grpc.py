@@ -156,7 +156,7 @@ def test_an_error_that_says_much_keeps_its_status(rpc: Rpc) -> None:
 def test_messages_of_methods_are_not_read_without_a_key(rpc: Rpc) -> None:
     """Nor where nothing is asked."""
     for method, code in (("ModelReady", "UNAUTHENTICATED"), ("ServerLive", "OK")):
-        call = rpc.channel.unary_unary(f"/{schema.SERVICE}/{method}").future(b"\xff" * (8 << 20), timeout=30)
+        call = rpc.channel.unary_unary(f"/{schema.SERVICE}/{method}").future(b"\xff" * (8 << 20), timeout=60)
         assert call.code().name == code, call.details()
 
 
@@ -290,7 +290,7 @@ def test_tritonclient_streams(platform: Platform) -> None:
             client.async_stream_infer(
                 "countdown-tensors", inputs, request_id=request_id, enable_empty_final_response=True
             )
-        results = [found.get(timeout=20) for _ in range(5)]
+        results = [found.get(timeout=60) for _ in range(5)]
         client.stop_stream()
     errors = [error.message() for _, error in results if error is not None]
     assert len(errors) == 1 and "it is spilt" in errors[0]

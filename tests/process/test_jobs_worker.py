@@ -149,7 +149,7 @@ async def test_caps_hold_over_all_workers(bench: Bench) -> None:
         peaks[1] = max(peaks[1], *running)
         return not await bench.store.waiting() and not sum(running)
 
-    await wait_until_async(watch, 20, "all have run")
+    await wait_until_async(watch, what="all have run")
     assert {record.state for record in await bench.ended(ids)} == {JobState.FINISHED}
     assert peaks == [3, 2]
 
@@ -177,7 +177,7 @@ async def test_a_worker_that_is_told_to_stop_finishes_what_runs(bench: Bench) ->
     running, queued = await bench.submit(bodies=[{"sleep_s": 1.0}, {"x": [1]}])
     await bench.in_state(running, "started")
     worker.send(signal.SIGTERM)
-    assert worker.process.wait(15) == 0, worker.log
+    assert worker.process.wait(60) == 0, worker.log
     assert (await bench.store.get(running)).state is JobState.FINISHED
     assert (await bench.store.get(queued)).state is JobState.QUEUED
     assert await bench.store.beats() == {}
@@ -193,7 +193,7 @@ async def test_what_does_not_end_in_time_is_given_back(bench: Bench, signals: in
     for _ in range(signals):
         worker.send(signal.SIGTERM)
         wait_until(lambda: "leaving" in worker.log)
-    assert worker.process.wait(10) == 0, worker.log
+    assert worker.process.wait(60) == 0, worker.log
     record = await bench.store.get(running)
     assert (record.state, await bench.store.position(record)) == (JobState.QUEUED, 0), worker.log
     assert (await bench.store.get(queued)).state is JobState.QUEUED
@@ -222,7 +222,7 @@ async def test_a_worker_that_was_given_up_commits_nothing_and_comes_back(bench: 
     helper = bench.start_worker()
     (record,) = await bench.ended([job])
     helper.send(signal.SIGTERM)
-    assert helper.process.wait(15) == 0
+    assert helper.process.wait(60) == 0
     zombie.send(signal.SIGCONT)
     wait_until(lambda: "given up" in zombie.log)
     assert (await bench.store.get(job)) == record
@@ -243,10 +243,10 @@ async def test_rq_sees_each_worker_under_a_name_of_its_own(bench: Bench, stores:
     assert len(await bench.store.beats()) == 2
     assert "2 workers" in output_of(RQ, "info", "-u", stores.redis_url)
     await bench.submit()
-    wait_until(lambda: "2 workers, 1 queues" in output_of(RQ, "info", "-u", stores.redis_url), 20)
+    wait_until(lambda: "2 workers, 1 queues" in output_of(RQ, "info", "-u", stores.redis_url))
     assert "tea (" in output_of(RQ, "info", "-R", "-u", stores.redis_url), "by queue, too"
     first.send(signal.SIGTERM)
-    assert first.process.wait(15) == 0
+    assert first.process.wait(60) == 0
     assert "1 workers, 1 queues" in output_of(RQ, "info", "-u", stores.redis_url)
     assert [worker.name for worker in Worker.all(bench.redis)] == ["tea-2"]
 

@@ -38,7 +38,7 @@ async def test_results_wait_for_redis_to_come_back(seaweed: EmbeddedSeaweed, sho
             ids = await bench.submit(bodies=[{"sleep_s": 1.0, "n": number} for number in range(10)])
             wait_until(lambda: bench.num_started("echo", "k1") == 10)
             server.kill()
-            server.wait(10)
+            server.wait(60)
             wait_until(lambda: "is not settled yet" in worker.log, what="a job has ended meanwhile")
             with running(valkey.command(), log, valkey.environment(), valkey.stop_grace_s):
                 valkey.wait_ready(20)

@@ -210,7 +210,7 @@ def test_a_log_knows_every_invocation(platform: Platform, client: OpenAI) -> Non
         found = platform.gateway.client.get("/v1/functions/parrot/requests?limit=500").json()["records"]
         return {record["request_id"]: record["status"] for record in found}
 
-    wait_until(lambda: {raw.headers["x-request-id"], "refused-tea"} <= noted().keys(), 20, "records")
+    wait_until(lambda: {raw.headers["x-request-id"], "refused-tea"} <= noted().keys(), what="records")
     assert noted()[raw.headers["x-request-id"]] == 200 and noted()["refused-tea"] == 400
 
 
@@ -224,7 +224,7 @@ def test_whoever_leaves_is_seen_by_the_instance(platform: Platform, client: Open
     with complete(client, ["on and on !pause=0.02 !repeat=500"] * 3, max_tokens=1000, stream=True) as stream:
         next(iter(stream))
     log = platform.instances["parrot"].log_text
-    wait_until(lambda: log().count("parrot: cancelled") == before + 5, 20, "cancelled")
+    wait_until(lambda: log().count("parrot: cancelled") == before + 5, what="cancelled")
 
 
 def test_a_slow_reader_holds_its_own_stream_back(platform: Platform, client: OpenAI) -> None:

@@ -64,19 +64,19 @@ def test_one_waiting_job_wakes_a_cold_version_which_sleeps_again_when_it_is_done
     first = [decision for decision in pool.decisions("woken") if decision.action == "scale"][-1]
     assert (first.desired, first.rule, first.detail) == (1, "cold", "1 instance for 1 waiting job, capped at 4")
     finish_all(pool, queue)
-    pool.until(lambda: not pool.instances(ref), 15, "nobody waits any more")
+    pool.until(lambda: not pool.instances(ref), what="nobody waits any more")
 
 
 def test_a_backlog_is_capped_calls_are_not_and_running_jobs_hold_what_they_have(pool: Pool) -> None:
     ref = pool.deploy("echo_sum", name="capped", scaling=quick_scaling(max_instances=4)).ref
     queue = submit(pool, "capped", 500)
     pool.ready(ref, 2)
-    status = pool.until(lambda: (s := pool.status(ref)) and s.ready == 2 and s, 10, "both are told")
+    status = pool.until(lambda: (s := pool.status(ref)) and s.ready == 2 and s, what="both are told")
     assert (status.desired, status.starting) == (2, 0) and "500 waiting jobs, capped at 2" in status.reason
     pool.demand(ref, queued=2)
     pool.ready(ref, 4)
     pool.demand(ref, 0)
-    pool.until(lambda: len(pool.instances(ref)) == 2, 15, "what calls needed goes with them")
+    pool.until(lambda: len(pool.instances(ref)) == 2, what="what calls needed goes with them")
     finish_all(pool, queue)
 
     def runs() -> bool:
@@ -86,9 +86,9 @@ def test_a_backlog_is_capped_calls_are_not_and_running_jobs_hold_what_they_have(
         pool.redis.zadd(keys.GATEWAYS, {WORKER: time.time()})
         return "2 running jobs, capped at 2" in getattr(pool.status(ref), "reason", "")
 
-    pool.until(runs, 10, "running jobs are demand, too")
+    pool.until(runs, what="running jobs are demand, too")
     assert len(pool.in_state("ready", ref)) == 2
-    pool.until(lambda: not pool.instances(ref), 15, "nothing is left of them")
+    pool.until(lambda: not pool.instances(ref), what="nothing is left of them")
 
 
 def test_low_jobs_start_nothing_where_they_may_not_nor_does_what_is_no_job(pool: Pool) -> None:

@@ -58,11 +58,11 @@ def test_simulated_devices_memory_budget_and_a_redis_that_goes_away(
         pool.start()
         check_devices(pool)
         pool.reset()
-        pool.until(lambda: not [record for record in pool.instances() if record.ref], 10, "all left")
+        pool.until(lambda: not [record for record in pool.instances() if record.ref], what="all left")
         check_eviction(pool)
         (record,) = [record for record in pool.in_state("ready") if record.ref]
         redis.close()
-        wait_until(lambda: "demand is not known now" in pool.log(), 20)
+        wait_until(lambda: "demand is not known now" in pool.log())
         assert call(record, b'{"text": "still"}') == b'"still"', "it serves without Redis"
         redis.enter_context(serving(server, tmp_path / "valkey.log"))
         check_recovery(pool, record)
@@ -70,7 +70,7 @@ def test_simulated_devices_memory_budget_and_a_redis_that_goes_away(
 
 def check_recovery(pool: Pool, before: InstanceRecord) -> None:
     """After an outage nothing was killed, everything is known again, and a cold start works."""
-    pool.until(lambda: before.pid in [record.pid for record in pool.in_state("ready", before.ref)], 20)
+    pool.until(lambda: before.pid in [record.pid for record in pool.in_state("ready", before.ref)])
     assert alive(before.pid)
     ref = pool.deploy("echo_sum", name="afterwards", scaling=quick_scaling()).ref
     pool.demand(ref)
@@ -87,11 +87,11 @@ def check_devices(pool: Pool) -> None:
     (record,) = pool.ready(share)
     assert record.device in ("cuda:2", "cuda:3") and record.simulated
     pool.deploy("echo_sum", name="pair", scaling=scaling, resources=Resources(gpus=2))
-    pool.until(lambda: "device" in [decision.rule for decision in pool.decisions("pair")], 10, "no two are free now")
+    pool.until(lambda: "device" in [decision.rule for decision in pool.decisions("pair")], what="no two are free now")
     never = pool.deploy("echo_sum", name="never", scaling=scaling, resources=Resources(gpus=5)).ref
-    failure = pool.until(lambda: pool.boot_failure(never), 10)
+    failure = pool.until(lambda: pool.boot_failure(never))
     assert (failure.code, failure.status) == ("no_capacity", 503) and "this node has 4 device(s)" in failure.detail
-    node = pool.until(pool.node, 10)
+    node = pool.until(pool.node)
     assert [device.simulated for device in node.devices] == [True] * 4
     assert pool.instances(both)[0].sandbox
     assert all(record.address.startswith("tcp:127.0.0.1:") for record in pool.instances())
@@ -106,6 +106,6 @@ def check_eviction(pool: Pool) -> None:
     pool.demand(first, 0)
     pool.demand(second)
     pool.ready(second)
-    pool.until(lambda: not pool.instances(first), 20, "the idle one leaves")
+    pool.until(lambda: not pool.instances(first), what="the idle one leaves")
     assert "evict" in [decision.rule for decision in pool.decisions("first")]
     assert len(pool.in_state("ready", second)) == 1

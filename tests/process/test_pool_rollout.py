@@ -46,17 +46,19 @@ def test_a_successor_comes_up_before_the_old_one_goes(pool: Pool) -> None:
     assert any(d.ref == second.ref and d.rule == "rollout" for d in pool.decisions("moves"))
     pool.demand(first.ref, queued=0, running=0)
     pool.demand(second.ref, queued=0, running=1)
-    pool.until(lambda: not pool.instances(first.ref), 20, "the old version has gone")
+    pool.until(lambda: not pool.instances(first.ref), what="the old version has gone")
     assert pool.in_state("ready", second.ref)
     pool.demand(second.ref, queued=0, running=0)
-    pool.until(lambda: not pool.instances(second.ref), 20, "an idle function is at zero")
+    pool.until(lambda: not pool.instances(second.ref), what="an idle function is at zero")
 
 
 def test_one_that_does_not_come_up_replaces_nobody(pool: Pool) -> None:
     first = pool.deploy("echo_sum", name="stays", scaling=quick_scaling(min_instances=1))
     pool.ready(first.ref)
     broken = pool.deploy("raises_in_load", name="stays", scaling=quick_scaling(min_instances=1))
-    failure = pool.until(lambda: (f := pool.boot_failure(broken.ref)) and f.num_failures >= 2 and f, 30, "two failures")
+    failure = pool.until(
+        lambda: (f := pool.boot_failure(broken.ref)) and f.num_failures >= 2 and f, what="two failures"
+    )
     assert failure.code == "load_failed"
     assert pool.in_state("ready", first.ref), "the one before keeps its floor"
 
@@ -68,8 +70,8 @@ def test_a_canary_has_instances_while_the_stable_version_has(pool: Pool) -> None
     pool.registry.publish_version(stable, "test", (), routes.Trial(percent=10))
     pool.ready("tried@2")
     pool.registry.update_route("tried", lambda route: routes.rolled_back(route, author(pool)))
-    pool.until(lambda: not pool.instances("tried@2"), 20, "a rejected canary goes")
+    pool.until(lambda: not pool.instances("tried@2"), what="a rejected canary goes")
     pool.registry.publish_version(stable, "test", (), None, 50)
     pool.ready("tried@3")
     pool.demand(stable.ref, queued=0, running=0)
-    pool.until(lambda: not pool.instances("tried@1") and not pool.instances("tried@3"), 20, "all at zero")
+    pool.until(lambda: not pool.instances("tried@1") and not pool.instances("tried@3"), what="all at zero")

@@ -38,9 +38,9 @@ CallerOf = Callable[[InstanceRecord], Caller]
 def ready(pool: Pool, ref: str) -> InstanceRecord:
     """Have an instance of the version and wait for it; its cgroup included, where there is one."""
     pool.demand(ref)
-    pool.until(lambda: pool.in_state("ready", ref), 60, f"{ref} ready")
+    pool.until(lambda: pool.in_state("ready", ref), what=f"{ref} ready")
     if has_cgroups():
-        pool.until(lambda: "cgroup_memory" in pool.in_state("ready", ref)[0].sandbox, 20, "its cgroup")
+        pool.until(lambda: "cgroup_memory" in pool.in_state("ready", ref)[0].sandbox, what="its cgroup")
     return pool.in_state("ready", ref)[0]
 
 
@@ -66,7 +66,7 @@ def test_the_record_says_what_is_on(pool: Pool, caller_of: CallerOf) -> None:
     assert {"environment", "mount_namespace", "pid_namespace", "landlock", "seccomp", "scratch"} <= set(record.sandbox)
     if has_cgroups():
         assert {"cgroup_memory", "cgroup_pids", "cgroup_cpu", "uid"} <= set(record.sandbox)
-    pool.until(lambda: (node := pool.node()) and "mount_namespace" in node.sandbox, 20, "the node's status")
+    pool.until(lambda: (node := pool.node()) and "mount_namespace" in node.sandbox, what="the node's status")
     caller = caller_of(record)
     uid, inside_pid, num_seen = map(int, attack(caller, "who").split())
     assert psutil.Process(record.pid).uids().real == uid != os.geteuid() or os.geteuid() != 0
@@ -96,18 +96,16 @@ def test_memory_beyond_the_limit_ends_one_instance_and_says_so(pool: Pool, calle
         caller.invoke({"deed": "fill_shared", "target": str(FILL_BYTES)})
         with pytest.raises((EOFError, ConnectionResetError)):
             caller.expect(wire.Result)
-        ended = pool.until(lambda: _last_word(news, first), 10, "its last word, for those who called it")
+        ended = pool.until(lambda: _last_word(news, first), what="its last word, for those who called it")
     assert "more memory than it may" in ended
-    pool.until(lambda: not alive(first.pid), 10, "its end")
+    pool.until(lambda: not alive(first.pid), what="its end")
     pool.until(
         lambda: any("more memory than it may" in line.line for line in pool.logs("greedy")),
-        10,
-        "a line in the function's log",
+        what="a line in the function's log",
     )
     pool.until(
         lambda: any(d.action == "lost" and "more memory than it may" in d.rule for d in pool.decisions("greedy")),
-        10,
-        "a decision, for who asks why",
+        what="a decision, for who asks why",
     )
     assert witness.call({"values": [1, 2]}) == 3
     assert attack(caller_of(ready(pool, greedy)), "fill", 10) == "10 bytes", "there is another"
@@ -135,7 +133,7 @@ class Glutton:
 """
     ref = pool.write("glutton", source).ref
     pool.demand(ref)
-    failure = pool.until(lambda: pool.boot_failure(ref), 60, "the boot error")
+    failure = pool.until(lambda: pool.boot_failure(ref), what="the boot error")
     assert "more memory than it may" in failure.detail
 
 
@@ -151,7 +149,7 @@ def test_a_fork_bomb_is_bounded_and_nothing_of_it_stays(pool: Pool, caller_of: C
     assert len(left) == 1 and inside
     if has_cgroups():
         os.kill(record.pid, 9)
-        pool.until(lambda: not left[0].is_running(), 20, "the end of what it left running")
+        pool.until(lambda: not left[0].is_running(), what="the end of what it left running")
 
 
 def test_functions_that_call_out_come_from_an_environment_of_their_own(pool: Pool, caller_of: CallerOf) -> None:

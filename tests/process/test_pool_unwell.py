@@ -23,7 +23,7 @@ def test_an_unwell_instance_leaves_and_another_comes(pool: Pool) -> None:
     assert [record.instance_id for record in pool.ready(ref)] == [first.instance_id]
     news = Unwell(instance_id=first.instance_id, ref=ref, gateway="g1", fault="the samovar leaks")
     pool.redis.publish(keys.CHANNEL_UNWELL, dumps(news))
-    pool.until(lambda: not alive(first.pid), 10, "it drained")
+    pool.until(lambda: not alive(first.pid), what="it drained")
     (second,) = pool.ready(ref)
     assert second.instance_id != first.instance_id
     assert "unwell: the samovar leaks" in [decision.rule for decision in pool.decisions("unwell")]

@@ -81,7 +81,7 @@ def test_records_outlive_the_store_and_the_gateway(
     wait_until(lambda: spool.spooled_bytes(folder) > 0, what="the spool holds them")
     # the gateway is killed, with all that it had not written within half a second at the most
     os.kill(gateway.process.pid, signal.SIGKILL)
-    gateway.process.wait(10)
+    gateway.process.wait(60)
     first.__exit__(None, None, None)
     (run / "gateway.log").unlink()
     with redis_sync.Redis.from_url(mine.redis_url) as redis:
@@ -90,8 +90,8 @@ def test_records_outlive_the_store_and_the_gateway(
     with started(own_seaweed, log):
         own_seaweed.wait_ready(60)
         with running_gateway(mine, store, run) as gateway:
-            wait_until(lambda: found(gateway) == (4, []), 60, "every record is in object storage")
-            assert wait_until(lambda: not [*folder.glob("*.ready")], 30, "the spool is shipped")
+            wait_until(lambda: found(gateway) == (4, []), what="every record is in object storage")
+            assert wait_until(lambda: not [*folder.glob("*.ready")], what="the spool is shipped")
             assert gateway.metric("samovar_request_log_shipped_total") >= 4
     store.close()
 

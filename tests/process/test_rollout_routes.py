@@ -45,7 +45,7 @@ def why(gateway: Gateway) -> dict[str, Any]:
 
 def wait_ready(gateway: Gateway, **ready: int) -> None:
     wanted = {version.removeprefix("v"): count for version, count in ready.items()}
-    wait_until(lambda: {v: n for v, n in why(gateway)["ready"].items() if n} == wanted, 10, f"ready: {wanted}")
+    wait_until(lambda: {v: n for v, n in why(gateway)["ready"].items() if n} == wanted, what=f"ready: {wanted}")
 
 
 def test_a_rollout_by_hand(gateway: Gateway) -> None:
@@ -67,7 +67,7 @@ def test_a_rollout_by_hand(gateway: Gateway) -> None:
     route(gateway, "undo")
     trial = route(gateway, "canary", version=3, percent=50)
     assert trial["changed"] == "canary: version 3 at 50 %" and trial["route"]["history"][0]["by"] == "0123456789ab"
-    wait_until(lambda: why(gateway)["ready"].get("3"), 10, "the canary is ready")
+    wait_until(lambda: why(gateway)["ready"].get("3"), what="the canary is ready")
     split = answered_by(gateway, 100)
     assert split.keys() == {"2", "3"} and 25 <= split["3"] <= 75
 
@@ -78,7 +78,7 @@ def test_a_rollout_by_hand(gateway: Gateway) -> None:
     assert "wrong answers" in why(gateway)["route"]["history"][0]["reason"]
 
     second.announce("draining")
-    wait_until(lambda: not why(gateway)["ready"]["2"], 10, "version 2 has left")
+    wait_until(lambda: not why(gateway)["ready"]["2"], what="version 2 has left")
     route(gateway, "rollback", to=1)
     assert answered_by(gateway, 20) == {"1": 20}
 
@@ -134,12 +134,12 @@ def test_every_gateway_follows_and_sends_a_caller_to_the_same_version(
     with running_gateway(stores, object_store, other_folder) as other:
         route(gateway, "canary", version=2, percent=40, sticky="header:x-user")
         for one in (gateway, other):
-            wait_until(lambda one=one: why(one)["ready"] == {"1": 1, "2": 1}, 10, "both are ready")  # type: ignore[misc]
-        wait_until(lambda: why(other)["route"]["canary"], 10, "the other gateway has heard of it")
+            wait_until(lambda one=one: why(one)["ready"] == {"1": 1, "2": 1}, what="both are ready")  # type: ignore[misc]
+        wait_until(lambda: why(other)["route"]["canary"], what="the other gateway has heard of it")
         for user in (f"user-{n}" for n in range(20)):
             assert answered_by(gateway, 1, x_user=user) == answered_by(other, 1, x_user=user)
         route(other, "rollback")
-        wait_until(lambda: why(gateway)["route"]["rejected"] == [2], 10, "and back")
+        wait_until(lambda: why(gateway)["route"]["rejected"] == [2], what="and back")
         assert answered_by(gateway, 20) == answered_by(other, 20) == {"1": 20}
 
 
@@ -149,13 +149,13 @@ def test_copies_are_compared_and_never_returned(gateway: Gateway) -> None:
     wait_ready(gateway, v1=1)
     first = gateway.registry.manifest("echo", 1)
     gateway.registry.publish_version(first, mirror=100)
-    wait_until(lambda: why(gateway)["route"]["mirror"], 10, "the mirror is routed")
+    wait_until(lambda: why(gateway)["route"]["mirror"], what="the mirror is routed")
     assert answered_by(gateway, 5) == {"1": 5}, "nobody is ready there: no copies, no waiting"
     assert gateway.metric("samovar_queued") == 0
     mirror = gateway.start_instance("echo@2", concurrency=4)
     wait_ready(gateway, v1=1, v2=1)
     assert answered_by(gateway, 20) == {"1": 20}
-    wait_until(lambda: (why(gateway)["mirror"] or {}).get("equal") == 20, 10, "all are compared")
+    wait_until(lambda: (why(gateway)["mirror"] or {}).get("equal") == 20, what="all are compared")
     report = why(gateway)["mirror"]
     assert (report["compared"], report["different"], report["paths"]) == (20, 0, {})
     mirror.popen.kill()
@@ -175,5 +175,5 @@ def test_a_slow_mirror_delays_nobody(gateway: Gateway) -> None:
     assert {answer.status_code for answer in slow} == {200}
     queued_ms = [float(a.headers["server-timing"].partition("queue;dur=")[2].split(",")[0] or 0) for a in slow]
     assert sorted(queued_ms)[10] < 50, "the calls themselves find a free slot"
-    outcomes = wait_until(lambda: (m := why(gateway)["mirror"]) and m["compared"] >= 5 and m, 20, "copies answered")
+    outcomes = wait_until(lambda: (m := why(gateway)["mirror"]) and m["compared"] >= 5 and m, what="copies answered")
     assert outcomes["failed"] == 0

@@ -169,6 +169,6 @@ def test_a_function_with_the_network_reaches_ports_and_nothing_else(who: Who) ->
 def test_a_required_layer_that_is_missing_ends_the_zygote(tmp_path: Path) -> None:
     options = ["--sandbox", "required", "--hide", "/proc/self/fd"]  # nothing can be mounted over that
     command = [sys.executable, "-m", "samovar_instance.zygote", "--socket", str(tmp_path / "z.sock"), *options]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == EXIT_GAP
     assert "sandbox = required, but the layer mount_namespace cannot be had" in done.stderr

@@ -306,15 +306,13 @@ async def test_max_context_is_the_authors_own_limit() -> None:
     assert (await ask(generator, prompt=[70] * 40, temperature=0, ignore_eos=True)).usage.completion_tokens == 10
 
 
-@pytest.mark.parametrize("drafts", ["prompt-lookup", "small"])
-async def test_with_drafts_the_same_is_said(tiny: Tiny, tmp_path: Path, drafts: str) -> None:
-    class Drafting(Tiny):
-        speculation = drafts
-
+@pytest.mark.parametrize("drafts", [sv.Speculation("prompt-lookup"), sv.Speculation("draft-model", folder="small")])
+async def test_with_drafts_the_same_is_said(tiny: Tiny, tmp_path: Path, drafts: sv.Speculation) -> None:
     shutil.copytree(tiny_model("llama"), tmp_path / "model")
     shutil.copytree(tiny_model("llama"), tmp_path / "model" / "small")
-    generator = Drafting()
-    generator.load(tmp_path / "model", "cpu")
+    generator = Tiny()
+    with opened(Session(Acceleration(speculation=drafts))):
+        generator.load(tmp_path / "model", "cpu")
     for fields in (GREEDY | {"max_tokens": 80}, {"seed": 3, "top_p": 0.9, "max_tokens": 60, "logprobs": 1, "n": 2}):
         wanted = await ask(tiny, prompt="the cat the cat the cat the", **fields)
         told = await ask(generator, prompt="the cat the cat the cat the", **fields)

@@ -52,7 +52,7 @@ async def test_a_killed_child_comes_back_within_seconds(start: Start) -> None:
     first = child.identity
     assert first is not None
     os.kill(first.pid, signal.SIGKILL)
-    await wait_until_async(lambda: child.identity is not None and child.identity.pid != first.pid, 10)
+    await wait_until_async(lambda: child.identity is not None and child.identity.pid != first.pid)
     assert (exits, child.num_restarts) == ([-signal.SIGKILL], 1)
 
 
@@ -60,7 +60,7 @@ async def test_a_child_that_dies_at_once_is_started_less_and_less_often(start: S
     exits: list[int] = []
     began_s = time.monotonic()
     child = await start("import sys; print('no such thing'); sys.exit(10)", exits=exits)
-    await wait_until_async(lambda: len(exits) == 3, 20)
+    await wait_until_async(lambda: len(exits) == 3)
     assert exits == [10, 10, 10]
     assert time.monotonic() - began_s >= 3, "1 s before the second start, 2 s before the third"
     assert child.last_log_line() == "no such thing"
@@ -69,14 +69,14 @@ async def test_a_child_that_dies_at_once_is_started_less_and_less_often(start: S
 async def test_a_stop_while_waiting_to_start_again_starts_nothing(start: Start) -> None:
     exits: list[int] = []
     child = await start("raise SystemExit(1)", exits=exits)
-    await wait_until_async(lambda: exits == [1], 10)
+    await wait_until_async(lambda: exits == [1])
     await child.stop(asyncio.Event())
     assert child.identity is None and child.num_restarts == 0
 
 
 async def test_a_child_that_ignores_its_end_is_killed_when_its_time_is_over(start: Start) -> None:
     child = await start(STUBBORN, stop_timeout_s=0.3)
-    await wait_until_async(lambda: child.last_log_line() == "up", 10)
+    await wait_until_async(lambda: child.last_log_line() == "up")
     identity = child.identity
     assert identity is not None
     await child.stop(asyncio.Event())

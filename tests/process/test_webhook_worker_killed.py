@@ -30,12 +30,12 @@ async def test_a_killed_workers_event_comes_again(
     with receiving() as receiver:
         await end(aredis, "a", f"{receiver.url}/hang")
         with running(command, tmp_path / "first.log", environment()) as first:
-            await wait_until_async(lambda: receiver.seen, 20)
+            await wait_until_async(lambda: receiver.seen)
             first.send_signal(signal.SIGKILL)
             wait_until(lambda: first.poll() is not None)
         receiver.hang.set()
         with running(command, tmp_path / "second.log", environment()):
-            await wait_until_async(lambda: len(receiver.seen) == 2, 30)
+            await wait_until_async(lambda: len(receiver.seen) == 2)
             await wait_until_async(lambda: _is_empty(Webhooks(aredis)))
         assert receiver.ids() == ["a.finished", "a.finished"]
 

@@ -52,7 +52,7 @@ class Bystander:
         self.rows.append(row)
         yield row
         until_s = time.monotonic() + SETTLED_S
-        wait_until(lambda: any(outcome.due_s > until_s for outcome in self.load.outcomes), 30, "the load to go on")
+        wait_until(lambda: any(outcome.due_s > until_s for outcome in self.load.outcomes), what="the load to go on")
         during = self.load.between(row.began_s, until_s)
         row.num_calls = len(during)
         row.p99_before_ms = p99_ms(self.load.between(row.began_s - WINDOW_S, row.began_s))
@@ -109,7 +109,7 @@ def loaded(platform: Platform, caller: Caller, rows: list[Row]) -> Iterator[Byst
     caller.answer("bystander", {"values": [1, 2]})
     arguments: tuple[Any, ...] = (platform.url, platform.admin_key, "bystander", {"values": [1, 2]}, 3.0, RATE_PER_S)
     with steady_load(*arguments) as load:
-        wait_until(lambda: len(load.outcomes) > RATE_PER_S, 30, "the load to run")
+        wait_until(lambda: len(load.outcomes) > RATE_PER_S, what="the load to run")
         yield Bystander(load, rows)
 
 

@@ -26,7 +26,7 @@ from samovar_storage.records import InstanceRecord, dumps
 from samovar_storage.registry import Registry
 from support.processes import running
 from support.stores import Stores
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 ADMIN_KEY = "sv_0123456789ab_adminsecretadminsecret"
 FAKE_INSTANCE = Path(__file__).with_name("fake_instance.py")
@@ -51,7 +51,7 @@ class Gateway:
     def __init__(self, url: str, process: subprocess.Popen[bytes], stores: Stores, store: ObjectStore, run: Path):
         self.url = url
         self.process = process
-        self.client = httpx.Client(base_url=url, headers={"authorization": f"Bearer {ADMIN_KEY}"}, timeout=30)
+        self.client = httpx.Client(base_url=url, headers={"authorization": f"Bearer {ADMIN_KEY}"}, timeout=PATIENCE_S)
         self.redis_url = stores.redis_url
         self.objects = store
         self.redis = redis_sync.Redis.from_url(stores.redis_url)
@@ -94,7 +94,7 @@ class Gateway:
     def connect(self) -> socket.socket:
         """Return a bare connection."""
         host, port = self.url.removeprefix("http://").split(":")
-        return socket.create_connection((host, int(port)), timeout=10)
+        return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels."""
@@ -168,10 +168,10 @@ def running_gateway(stores: Stores, store: ObjectStore, run: Path, **more: Any) 
     config = stores.write_settings_file(run / "settings.json", data, **values)
     log = run / "gateway.log"
     with running([sys.executable, "-m", "samovar_gateway", "--config", str(config)], log, environment()) as process:
-        url = wait_until(lambda: _url(log, process), 60, "gateway listens")
+        url = wait_until(lambda: _url(log, process), what="gateway listens")
         gateway = Gateway(url, process, stores, store, run)
         try:
-            wait_until(lambda: httpx.get(url + "/readyz").status_code == 200, 30, "gateway ready")
+            wait_until(lambda: httpx.get(url + "/readyz", timeout=PATIENCE_S).status_code == 200, what="gateway ready")
             yield gateway
         finally:
             gateway.close()

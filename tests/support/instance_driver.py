@@ -29,11 +29,11 @@ from samovar import wire
 from samovar.authoring import definition_of, is_function
 from samovar.spec import BlobRef, Manifest, Scaling
 from samovar_pool.backends import procfs
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 FUNCTIONS = Path(__file__).parents[1] / "functions"
 TOKEN = "let me in"
-TIMEOUT_S = 30.0
+TIMEOUT_S = PATIENCE_S
 BOOT_TIMEOUT_S = 180.0  # importing torch takes a busy machine long; a process that ends is noticed at once
 _numbers = itertools.count(1)
 
@@ -236,7 +236,7 @@ class Zygote:
         self.clean()
         self.control.close()
         self.process.terminate()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def clean(self) -> None:
         """End every instance and close every connection to one."""
@@ -335,6 +335,7 @@ HAND_MADE = {
     ),
     "loads_models": _class("loads-models", "app:LoadsModels"),
     "chats": _chats("chats", "app:Chats"),
+    "drafts": _chats("drafts", "app:Drafts"),
     "chats_alone": _chats("chats-alone", "app:ChatsAlone"),
 }
 

@@ -27,7 +27,7 @@ from samovar_storage.registry import Registry
 from support.gateway import FakeInstance, environment, manifest
 from support.processes import running
 from support.stores import Stores
-from support.waiting import wait_until, wait_until_async
+from support.waiting import PATIENCE_S, wait_until, wait_until_async
 
 KEY = "k1"
 
@@ -92,7 +92,7 @@ class Bench:
             assert process.poll() is None, worker.log
             return bool({*self.redis.hkeys(keys.JOBS_WORKERS)} - before)
 
-        wait_until(beats, 30, "the worker beats")
+        wait_until(beats, what="the worker beats")
         return worker
 
     async def submit(self, name: str = "echo", bodies: Sequence[Any] = ({},), **spec: Any) -> list[str]:
@@ -105,7 +105,7 @@ class Bench:
         ]
         return await self.store.submit(jobs)
 
-    async def ended(self, job_ids: Sequence[str], timeout_s: float = 20.0) -> list[JobRecord]:
+    async def ended(self, job_ids: Sequence[str], timeout_s: float = PATIENCE_S) -> list[JobRecord]:
         """Return the jobs once all of them have ended."""
 
         async def all_ended() -> list[JobRecord]:
@@ -116,7 +116,7 @@ class Bench:
         found: list[JobRecord] = await wait_until_async(all_ended, timeout_s, f"{len(job_ids)} jobs have ended")
         return found
 
-    async def in_state(self, job_id: str, state: str, timeout_s: float = 20.0) -> JobRecord:
+    async def in_state(self, job_id: str, state: str, timeout_s: float = PATIENCE_S) -> JobRecord:
         """Return a job once it is in a state."""
 
         async def reached() -> JobRecord | None:

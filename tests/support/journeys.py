@@ -14,7 +14,7 @@ import httpx
 from samovar import deploying
 from samovar.client import Client
 from support.platform import Platform
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 Run = Callable[..., subprocess.CompletedProcess[str]]  # of one `samovar ARGUMENTS`
 FUNCTIONS = Path(__file__).parents[1] / "functions"
@@ -71,7 +71,7 @@ class Caller:
         mine = [record for record in records if record.get("ref", "").rpartition("@")[0] == name]
         return [record for record in mine if not states or record["state"] in states]
 
-    def wait_for_zero(self, name: str, timeout_s: float = 30.0) -> None:
+    def wait_for_zero(self, name: str, timeout_s: float = PATIENCE_S) -> None:
         """Return once the function has no instance."""
         wait_until(lambda: not self.instances(name), timeout_s, f"{name} at zero")
 

@@ -15,7 +15,7 @@ def listening(redis: redis_sync.Redis, channel: str) -> Iterator[Any]:
     subscription: Any = redis.pubsub()  # type: ignore[no-untyped-call]
     try:
         subscription.subscribe(channel)
-        confirmation = subscription.get_message(timeout=5)
+        confirmation = subscription.get_message(timeout=60)
         assert confirmation is not None and confirmation["type"] == "subscribe"
         yield subscription
     finally:

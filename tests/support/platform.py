@@ -152,5 +152,5 @@ def end(platform: Platform) -> None:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
-        platform.process.wait(10)
+        platform.process.wait(60)
         platform.close()

@@ -41,7 +41,7 @@ from samovar_storage.records import (
 )
 from samovar_storage.registry import Registry
 from support.stores import Stores
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 FUNCTIONS = Path(__file__).parents[1] / "functions"
 
@@ -78,9 +78,9 @@ class Pool:
         """kill -9."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
-    def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 30) -> int:
+    def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = PATIENCE_S) -> int:
         """Send a signal; return the exit code."""
         assert self.process is not None
         self.process.send_signal(number)
@@ -95,9 +95,9 @@ class Pool:
         if self.process is not None and self.is_running():
             self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(20)
+                self.process.wait(60)
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(60)
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -200,7 +200,7 @@ class Pool:
             pipe.zadd(keys.GATEWAYS, {"test-gateway": time.time()})
             pipe.execute()
 
-    def until(self, predicate: Callable[[], Any], timeout_s: float = 20, what: str = "") -> Any:
+    def until(self, predicate: Callable[[], Any], timeout_s: float = PATIENCE_S, what: str = "") -> Any:
         """Wait for something, renewing the demand meanwhile; the manager's log is in the failure."""
 
         def check() -> Any:
@@ -224,7 +224,7 @@ class Pool:
         """Return the published instances in a state."""
         return [record for record in self.instances(ref) if record.state == state]
 
-    def ready(self, ref: str, count: int = 1, timeout_s: float = 20) -> list[InstanceRecord]:
+    def ready(self, ref: str, count: int = 1, timeout_s: float = PATIENCE_S) -> list[InstanceRecord]:
         """Wait until at least `count` instances of `ref` are ready, and return them."""
         found = self.until(lambda: len(r := self.in_state("ready", ref)) >= count and r, timeout_s, f"{count} of {ref}")
         assert isinstance(found, list)

@@ -51,7 +51,7 @@ def stop(process: subprocess.Popen[bytes], grace_s: float = 10.0) -> int:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
-    return process.wait(10)
+    return process.wait(60)
 
 
 def processes_mentioning(needle: str) -> list[psutil.Process]:

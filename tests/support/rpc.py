@@ -46,7 +46,7 @@ class Rpc:
         """Return the answer of another method."""
         asked, answered = schema.methods()[method]
         call = self.channel.unary_unary(f"/{schema.SERVICE}/{method}", response_deserializer=answered.FromString)
-        return call(asked(**fields).SerializeToString(), timeout=30, metadata=KEY)
+        return call(asked(**fields).SerializeToString(), timeout=60, metadata=KEY)
 
 
 @contextmanager

@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from support.waiting import PATIENCE_S
+
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -39,7 +41,7 @@ class Terminal:
         """Type some keys."""
         os.write(self._screen, text.encode())
 
-    def see(self, expected: str, timeout_s: float = 20.0, after: int = 0) -> int:
+    def see(self, expected: str, timeout_s: float = PATIENCE_S, after: int = 0) -> int:
         """Wait until a text is shown, `after` so many characters; return where it ends."""
         until_s = time.monotonic() + timeout_s
         while (place := self.text.find(expected, after)) < 0:
@@ -47,7 +49,7 @@ class Terminal:
             time.sleep(0.01)
         return place + len(expected)
 
-    def end(self, timeout_s: float = 20.0) -> int:
+    def end(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait until the command has ended; return its exit code."""
         code = self.process.wait(timeout_s)
         self._reader.join(5)
@@ -85,7 +87,7 @@ def on_terminal(command: Sequence[str], environment: Mapping[str, str]) -> Itera
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
         os.close(screen)
 
 

@@ -8,8 +8,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+PATIENCE_S = 60.0  # what ends sooner on any machine that is not broken, however busy it is
 
-def wait_until(predicate: Callable[[], Any], timeout_s: float = 10.0, what: str = "") -> Any:
+
+def wait_until(predicate: Callable[[], Any], timeout_s: float = PATIENCE_S, what: str = "") -> Any:
     """Return the predicate's first true value. Raises AssertionError after `timeout_s`."""
     deadline_s = time.monotonic() + timeout_s
     while not (value := predicate()):
@@ -21,7 +23,7 @@ def wait_until(predicate: Callable[[], Any], timeout_s: float = 10.0, what: str 
 
 
 async def wait_until_async(
-    predicate: Callable[[], Awaitable[Any]] | Callable[[], Any], timeout_s: float = 10.0, what: str = ""
+    predicate: Callable[[], Awaitable[Any]] | Callable[[], Any], timeout_s: float = PATIENCE_S, what: str = ""
 ) -> Any:
     """Return the first true value of a predicate that may be a coroutine function. Raises AssertionError."""
     deadline_s = time.monotonic() + timeout_s

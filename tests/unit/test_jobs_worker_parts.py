@@ -34,7 +34,7 @@ async def running_until(part: Callable[[], Any], predicate: Callable[[], Any]) -
     """Run a part until something is true."""
     task = asyncio.ensure_future(part())
     try:
-        await wait_until_async(predicate, 5.0)
+        await wait_until_async(predicate)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

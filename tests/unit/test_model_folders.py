@@ -254,6 +254,13 @@ def test_the_code_is_what_a_person_would_write(tmp_path: Path) -> None:
     )
 
 
+def test_drafts_are_written_as_an_option(tmp_path: Path) -> None:
+    folder = read_model_folder(str(folder_of(tmp_path)))
+    wishes = Wishes({"speculation": {"method": "draft-model", "folder": "draft"}})
+    code = app_code("chat", TASKS["text-generation"], folder, wishes)
+    assert '    speculation=sv.Speculation(method="draft-model", folder="draft"),\n' in code
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_the_code_of_every_task_is_python_with_its_example(tmp_path: Path, task: str) -> None:
     files = {"tokenizer_config.json": {"mask_token": {"content": "<m>"}}}

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samovar_instance.engines.generation.proposals import SIZES, Echo
+from samovar.acceleration.speculation import MATCH_TOKENS
+from samovar_instance.engines.generation.proposals import Echo
 
 
 @pytest.mark.parametrize(
@@ -41,10 +42,15 @@ rows = st.lists(st.integers(0, 2), max_size=60)
 def test_what_is_proposed_followed_the_same_tokens_before(tokens: list[int], max_tokens: int) -> None:
     drafts = Echo().propose(tokens, max_tokens)
     assert len(drafts) <= max_tokens
-    size = min(SIZES)
+    size = min(MATCH_TOKENS)
     last = tokens[-size:]
     before = [tokens[end : end + len(drafts)] for end in range(size, len(tokens)) if tokens[end - size : end] == last]
     assert drafts in before if drafts else not before
+
+
+def test_what_has_to_match_is_a_choice() -> None:
+    tokens = [1, 2, 9, 1, 2]
+    assert (Echo().propose(tokens, 2), Echo([2]).propose(tokens, 2)) == ([], [9, 1])
 
 
 @given(rows, st.lists(st.integers(1, 5), max_size=20))

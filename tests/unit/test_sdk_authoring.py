@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypedDict
 
 import msgspec
@@ -165,6 +166,23 @@ def test_one_object_is_the_body_and_everything_else_are_its_fields(handler: Call
         (lambda: sv.Cached(key=["text"]), "not a path into JSON"),
         (lambda: untyped.Cache(ttl_s=None), "ttl_s is a number"),
         (lambda: sv.function(cache=untyped.Cache(ttl_s=5, shared="yes")), "Cache: Expected `bool`"),
+        (lambda: untyped.Speculation("prompt_lookup"), '"prompt-lookup" or "draft-model"'),
+        (lambda: sv.Speculation("draft-model"), 'belongs to "draft-model"'),
+        (lambda: sv.Speculation("prompt-lookup", folder="small"), 'belongs to "draft-model"'),
+        (lambda: sv.Speculation("draft-model", folder="../small"), "within the weights"),
+        (lambda: sv.Speculation("draft-model", folder="/small"), "within the weights"),
+        (lambda: untyped.Speculation("draft-model", folder=3), "within the weights"),
+        (lambda: sv.Speculation("draft-model", folder="small", match_tokens=(4,)), 'belongs to "prompt-lookup"'),
+        (lambda: sv.Speculation("prompt-lookup", match_tokens=()), "match_tokens"),
+        (lambda: sv.Speculation("prompt-lookup", match_tokens=(3, 5)), "largest first"),
+        (lambda: sv.Speculation("prompt-lookup", match_tokens=(33,)), "1 to 32"),
+        (lambda: untyped.Speculation("prompt-lookup", match_tokens=3), "match_tokens"),
+        (lambda: sv.Speculation("prompt-lookup", max_drafts=0), "max_drafts"),
+        (lambda: untyped.Speculation("prompt-lookup", max_drafts=2.5), "max_drafts"),
+        (lambda: sv.Speculation("prompt-lookup", min_gain=0.5), "min_gain"),
+        (lambda: sv.Speculation("prompt-lookup", max_loss=0), "max_loss"),
+        (lambda: sv.Speculation("prompt-lookup", max_loss=float("nan")), "max_loss"),
+        (lambda: untyped.function(speculation="prompt-lookup"), "speculation= takes sv.Speculation"),
         (lambda: sv.Fallback(), "give cached, version"),
         (lambda: untyped.Fallback(cached=True), "cached takes sv.Cached"),
         (lambda: untyped.Fallback(version="prev"), 'version is "previous"'),
@@ -188,6 +206,40 @@ def test_wrong_options_are_refused(make: Callable[[], Any], message: str) -> Non
     with pytest.raises(DeployRefused, match=message):
         made = make()
         made(sync)
+
+
+class Answers:
+    def load(self, weights: Path, device: str) -> None: ...
+
+    def __call__(self, text: str) -> str:
+        return text
+
+
+class Drafts(Answers):
+    takes_speculation = True
+
+
+def test_drafts_are_part_of_how_models_are_run() -> None:
+    drafts = sv.Speculation("prompt-lookup", match_tokens=(4, 2), max_drafts=8)
+    definition = definition_of(sv.function(task="text-generation", speculation=drafts)(type("Chat", (Drafts,), {})))
+    assert definition.acceleration.speculation == drafts
+    assert msgspec.json.decode(msgspec.json.encode(drafts), type=sv.Speculation) == drafts
+
+
+@pytest.mark.parametrize(
+    ("target", "task", "drafts", "message"),
+    [
+        (Drafts, "embeddings", sv.Speculation("prompt-lookup"), "this one is 'embeddings'"),
+        (Drafts, None, sv.Speculation("prompt-lookup"), 'is for task="text-generation"$'),
+        (Answers, "text-generation", sv.Speculation("prompt-lookup"), "no other one drafts"),
+        (Drafts, "text-generation", sv.Speculation("draft-model", folder="small"), "a folder within the weights"),
+    ],
+)
+def test_drafts_are_for_who_makes_use_of_them(
+    target: type, task: str | None, drafts: sv.Speculation, message: str
+) -> None:
+    with pytest.raises(DeployRefused, match=message):
+        definition_of(sv.function(task=task, speculation=drafts)(type("Chat", (target,), {})))
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_function_misbehaves(victim: Caller, bystander: Bystander, deed: str, 
     with bystander.watch(f"a function's call: {deed}") as row:
         ended = timed_call(victim, name, {"deed": deed}, TIMEOUT_S if deed == "loop" else 10.0)
         assert ended.code == code, ended
-        wait_until(lambda: answers(victim, name, {"deed": "answer"}), 20, "an answer of the function")
+        wait_until(lambda: answers(victim, name, {"deed": "answer"}), what="an answer of the function")
         row.recovered()
 
 
@@ -55,8 +55,8 @@ def test_a_function_leaks_until_it_has_no_memory(victim: Caller, bystander: Byst
         codes = [timed_call(victim, name, {"deed": "leak"}, 10.0).code for _ in range(9)]
         assert codes[:4] == ["ok"] * 4 and set(codes[4:]) <= {"ok", "function_raised", "instance_lost"}, codes
         assert codes[-1] != "ok", "half a GiB takes eight times 64 MiB at the most"
-        wait_until(lambda: not psutil.pid_exists(instance["pid"]), 20, "the full instance to be replaced")
-        wait_until(lambda: timed_call(victim, name, {"deed": "leak"}, 10.0).code == "ok", 20, "room again")
+        wait_until(lambda: not psutil.pid_exists(instance["pid"]), what="the full instance to be replaced")
+        wait_until(lambda: timed_call(victim, name, {"deed": "leak"}, 10.0).code == "ok", what="room again")
         row.recovered()
 
 
@@ -64,13 +64,13 @@ def test_an_instance_hangs(victim: Caller, bystander: Bystander) -> None:
     """The call it runs for each gateway ends by its deadline, all others go elsewhere, and the manager replaces it."""
     name = deployed(victim, "breaks-hang")
     victim.scale(name, min_instances=2)  # how long one takes to start is not what is asked here
-    instance, _ = wait_until(lambda: len(ready := victim.instances(name, "ready")) == 2 and ready, 30, "two of them")
+    instance, _ = wait_until(lambda: len(ready := victim.instances(name, "ready")) == 2 and ready, what="two of them")
     with bystander.watch("SIGSTOP of an instance, until it was replaced") as row:
         os.kill(instance["pid"], signal.SIGSTOP)
         codes = Calls(victim, name, {"deed": "answer"}, 4, TIMEOUT_S).codes()
         assert set(codes) <= {"ok", "deadline_exceeded"} and codes.count("ok") >= 2, codes
         assert victim.answer(name, {"deed": "answer"}) == "done", "the other instance"
-        wait_until(lambda: not psutil.pid_exists(instance["pid"]), 60, "the hung one to be replaced")
+        wait_until(lambda: not psutil.pid_exists(instance["pid"]), what="the hung one to be replaced")
         row.recovered()
     assert victim.answer(name, {"deed": "answer"}) == "done"
 
@@ -85,12 +85,12 @@ def test_the_clock_steps(victim: Caller, bystander: Bystander, clock: SteppedClo
         try:
             assert victim.answer(before, {"deed": "answer"}) == "done"
             victim.deploy("echo_sum", after)
-            wait_until(lambda: answers(victim, after, {"values": [1]}), 20, "a cold start")
+            wait_until(lambda: answers(victim, after, {"values": [1]}), what="a cold start")
             row.recovered()
         finally:
             clock.step(0.0)
         began_s = time.monotonic()
-        wait_until(lambda: time.monotonic() - began_s > 2.0, 5, "the clock to be back for a while")
+        wait_until(lambda: time.monotonic() - began_s > 2.0, what="the clock to be back for a while")
         assert victim.answer(after, {"values": [2]}) == 2
 
 

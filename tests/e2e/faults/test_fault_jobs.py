@@ -53,7 +53,7 @@ def caller(platform: Platform) -> Iterator[Caller]:
     with Caller.of(platform) as person:
         person.deploy("effects")
         person.scale("effects", min_instances=2, max_instances=2)
-        wait_until(lambda: len(person.instances("effects", "ready")) == 2, 60, "two instances")
+        wait_until(lambda: len(person.instances("effects", "ready")) == 2, what="two instances")
         yield person
 
 

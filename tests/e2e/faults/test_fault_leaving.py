@@ -34,7 +34,7 @@ def own_urls(platform: Platform) -> dict[str, str]:
 
 def gateway_id(url: str) -> str:
     """Return who answers at `url`, on a connection of its own."""
-    with urllib.request.urlopen(f"{url}/livez", timeout=10) as response:  # noqa: S310  our own http URL
+    with urllib.request.urlopen(f"{url}/livez", timeout=60) as response:  # noqa: S310  our own http URL
         answer: str = json.loads(response.read())["gateway_id"]
     return answer
 
@@ -67,12 +67,12 @@ def test_gateways_are_replaced_under_load_without_a_dropped_call(
             [sys.executable, "-m", "samovar_up", "--restart-gateways", "--data-dir", str(broken.data_dir)],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             env=environment(),
             check=False,
         )
         assert told.returncode == 0 and f"pid {broken.process.pid}" in told.stderr, told.stderr
-        wait_until(lambda: broken.wait_for("progress")["text"] == "every gateway was replaced", 60)
+        wait_until(lambda: broken.wait_for("progress")["text"] == "every gateway was replaced")
         row.recovered()
     long_call.join()
     assert long_calls == [200]
@@ -86,7 +86,7 @@ def test_nobody_is_told_to_restart_gateways_where_nothing_runs(broken: Platform)
         [sys.executable, "-m", "samovar_up", "--restart-gateways", "--data-dir", str(broken.data_dir / "elsewhere")],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         env=environment(),
         check=False,
     )
@@ -103,14 +103,14 @@ def test_instances_leave_under_load_without_a_dropped_call(
     victim.deploy(folder, name)
     victim.scale(name, min_instances=2)
     victim.answer(name, value)
-    wait_until(lambda: len(victim.instances(name, "ready")) >= 2, 30, "two instances")
+    wait_until(lambda: len(victim.instances(name, "ready")) >= 2, what="two instances")
     arguments = (broken.url, broken.admin_key, name, value, answer, RATE_PER_S)
     with steady_load(*arguments) as load, bystander.watch(f"SIGTERM of both instances of {folder}") as row:
         leaving = {instance["instance_id"]: instance["pid"] for instance in victim.instances(name, "ready")}
         for pid in leaving.values():
             os.kill(pid, signal.SIGTERM)
-        wait_until(lambda: not any(map(psutil.pid_exists, leaving.values())), 20, "them to end")
-        wait_until(lambda: len(ids(victim, name) - leaving.keys()) >= 2, 30, "two others")
+        wait_until(lambda: not any(map(psutil.pid_exists, leaving.values())), what="them to end")
+        wait_until(lambda: len(ids(victim, name) - leaving.keys()) >= 2, what="two others")
         row.recovered()
     assert len(load.outcomes) > RATE_PER_S / 2 and not problems(load.outcomes), problems(load.outcomes)[:3]
 

@@ -45,7 +45,7 @@ def test_an_instance_is_killed(broken: Platform, victim: Caller, bystander: Byst
     """Its calls run again elsewhere: nobody sees it."""
     (instance, *_) = victim.instances("breaks", "ready")
     calls = Calls(victim, "breaks", {"deed": "sleep"}, 4, timeout_s=10)
-    wait_until(lambda: running(victim, "breaks"), 10, "the calls to run")
+    wait_until(lambda: running(victim, "breaks"), what="the calls to run")
     with bystander.watch("kill -9 of an instance, calls running") as row:
         os.kill(instance["pid"], signal.SIGKILL)
         assert calls.codes() == ["ok"] * 4
@@ -58,8 +58,10 @@ def test_the_zygote_is_killed(broken: Platform, victim: Caller, bystander: Bysta
     with bystander.watch("kill -9 of the zygote, until a cold start works") as row:
         zygote.kill()
         assert victim.answer("breaks", {"deed": "answer"}) == "done", "instances go on without it"
-        wait_until(lambda: [process.pid for process in zygotes(broken)] not in ([], [zygote.pid]), 30, "another zygote")
-        wait_until(lambda: cold_call(victim, "after-zygote"), 30, "a cold start")
+        wait_until(
+            lambda: [process.pid for process in zygotes(broken)] not in ([], [zygote.pid]), what="another zygote"
+        )
+        wait_until(lambda: cold_call(victim, "after-zygote"), what="a cold start")
         row.recovered()
     assert before <= {instance["pid"] for instance in victim.instances("breaks", "ready")}, "instances outlive it"
 
@@ -69,8 +71,8 @@ def test_the_pool_manager_is_killed(broken: Platform, victim: Caller, bystander:
     with bystander.watch("kill -9 of the pool manager, until a cold start works") as row:
         first.kill()
         assert victim.answer("breaks", {"deed": "answer"}) == "done"
-        wait_until(lambda: pid_of(broken, "pool") not in (0, first.pid), 20, "another pool manager")
-        wait_until(lambda: cold_call(victim, "after-pool"), 30, "a cold start")
+        wait_until(lambda: pid_of(broken, "pool") not in (0, first.pid), what="another pool manager")
+        wait_until(lambda: cold_call(victim, "after-pool"), what="a cold start")
         row.recovered()
 
 
@@ -80,9 +82,9 @@ def test_one_of_two_gateways_is_killed(broken: Platform, victim: Caller, bystand
     killed_s = time.monotonic()
     with bystander.watch("kill -9 of one of two gateways, until two serve", allowed=is_lost_connection) as row:
         first.kill()
-        wait_until(lambda: pid_of(broken, "gateway-2") not in (0, first.pid), 20, "another gateway")
+        wait_until(lambda: pid_of(broken, "gateway-2") not in (0, first.pid), what="another gateway")
         own = json.loads((broken.data_dir / "connection.json").read_bytes())["gateways"]["gateway-2"]
-        wait_until(lambda: is_ready(victim, own), 20, "it to be ready")
+        wait_until(lambda: is_ready(victim, own), what="it to be ready")
         row.recovered()
     broke = [outcome.due_s - killed_s for outcome in bystander.load.outcomes if is_lost_connection(outcome.problem)]
     assert all(due_s < 0.1 for due_s in broke), f"only calls that were in flight: {broke}"
@@ -92,9 +94,9 @@ def test_valkey_is_killed(broken: Platform, victim: Caller, bystander: Bystander
     first = broken.child("valkey")
     with bystander.watch("kill -9 of Valkey, until a deploy and a cold start work") as row:
         first.kill()
-        wait_until(lambda: pid_of(broken, "valkey") not in (0, first.pid), 20, "another Valkey")
-        wait_until(lambda: deploys(victim, "after-valkey"), 30, "a deploy")
-        wait_until(lambda: answers(victim, "after-valkey", {"values": [1]}), 30, "a cold start")
+        wait_until(lambda: pid_of(broken, "valkey") not in (0, first.pid), what="another Valkey")
+        wait_until(lambda: deploys(victim, "after-valkey"), what="a deploy")
+        wait_until(lambda: answers(victim, "after-valkey", {"values": [1]}), what="a cold start")
         row.recovered()
 
 
@@ -104,12 +106,12 @@ def test_valkey_is_stopped_for_ten_seconds(broken: Platform, victim: Caller, bys
         valkey.suspend()
         try:
             stopped_s = time.monotonic()
-            wait_until(lambda: time.monotonic() - stopped_s > 10.0, 20, "ten seconds")
+            wait_until(lambda: time.monotonic() - stopped_s > 10.0, what="ten seconds")
             assert victim.answer("breaks", {"deed": "answer"}) == "done"
         finally:
             valkey.resume()
-        wait_until(lambda: deploys(victim, "after-stop"), 30, "a deploy")
-        wait_until(lambda: answers(victim, "after-stop", {"values": [1]}), 30, "a cold start")
+        wait_until(lambda: deploys(victim, "after-stop"), what="a deploy")
+        wait_until(lambda: answers(victim, "after-stop", {"values": [1]}), what="a cold start")
         row.recovered()
 
 
@@ -119,8 +121,8 @@ def test_seaweedfs_is_killed(broken: Platform, victim: Caller, bystander: Bystan
         first.kill()
         refused = victim.http.post("/v1/keys", json={"name": "k", "scopes": ["invoke"], "functions": []})
         assert refused.status_code == 503 and refused.json()["code"] == "store_unavailable", refused.text
-        wait_until(lambda: pid_of(broken, "seaweedfs") not in (0, first.pid), 20, "another SeaweedFS")
-        wait_until(lambda: deploys(victim, "after-weed"), 60, "a deploy")
+        wait_until(lambda: pid_of(broken, "seaweedfs") not in (0, first.pid), what="another SeaweedFS")
+        wait_until(lambda: deploys(victim, "after-weed"), what="a deploy")
         row.recovered()
 
 

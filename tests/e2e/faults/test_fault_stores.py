@@ -97,7 +97,7 @@ def test_object_storage_answers_500(setup: Setup, watched: Bystander) -> None:
         finally:
             setup.s3.answers_500 = False
         back_s = time.monotonic()
-        wait_until(lambda: not refusal_of_a_deploy(setup.caller, "after-500"), 30, "a deploy")
+        wait_until(lambda: not refusal_of_a_deploy(setup.caller, "after-500"), what="a deploy")
         assert setup.caller.answer("after-500", {"values": [1]}) == 1
         row.recovery_s = time.monotonic() - back_s
 
@@ -114,7 +114,7 @@ def test_object_storage_takes_five_seconds(setup: Setup, watched: Bystander) -> 
         finally:
             setup.s3.delay_s = 0.0
         back_s = time.monotonic()
-        wait_until(lambda: not refusal_of_a_deploy(setup.caller, "after-slow"), 30, "a deploy")
+        wait_until(lambda: not refusal_of_a_deploy(setup.caller, "after-slow"), what="a deploy")
         row.recovery_s = time.monotonic() - back_s
 
 
@@ -129,7 +129,7 @@ def test_redis_takes_five_seconds(setup: Setup, watched: Bystander) -> None:
         finally:
             setup.redis.delay_s = 0.0
         back_s = time.monotonic()
-        wait_until(lambda: answers(setup.caller, "asleep", {"values": [1]}), 40, "a cold start")
+        wait_until(lambda: answers(setup.caller, "asleep", {"values": [1]}), what="a cold start")
         row.recovery_s = time.monotonic() - back_s
 
 
