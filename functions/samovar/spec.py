@@ -287,6 +287,11 @@ def concurrency(manifest: Manifest) -> int:
     return 1
 
 
+def streams(manifest: Manifest) -> bool:
+    """Return whether this version answers item by item."""
+    return manifest.handler in ("generator", "async_generator")
+
+
 def target_concurrency(manifest: Manifest, scaling: Scaling | None = None) -> float:
     """Return how many invocations per instance the autoscaler aims at, > 0."""
     declared = (scaling or manifest.scaling).target_concurrency

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from samovar.errors import Cancelled, SamovarError
-from samovar.spec import Manifest, concurrency
+from samovar.spec import Manifest, concurrency, streams
 from samovar.wire import Result
 from samovar_dispatch.answers.fallbacks import recipe_of
 from samovar_dispatch.ask import Ask
@@ -147,7 +147,7 @@ class Version:
     one, until an instance comes up. breaker: whether calls may go to it. retries: what a second run is paid from.
     compared_s: when its instances were last compared.
     hedging: when a second copy of a call is sent, None = never. recipe: its wishes for cache and fallback, None for
-    most. label: its number as edges print it. active: the demand writer watches it.
+    most. label: its number as edges print it. streams: it answers item by item. active: the demand writer watches it.
     """
 
     __slots__ = (
@@ -173,6 +173,7 @@ class Version:
         "seats",
         "service_s",
         "stats",
+        "streams",
         "suspects",
         "written_demand",
     )
@@ -191,6 +192,7 @@ class Version:
         self.pace, self.backup, self.boots = Pace(), Backup(), Boots()
         self.lanes_each = 1.0 if manifest.batch is not None else float(concurrency(manifest))
         self.adapts = is_adaptive(manifest)
+        self.streams = streams(manifest)
         self.boot_failure: BootFailure | None = None
         self.breaker = Breaker(manifest.breaker, random.random)
         self.compared_s = 0.0

@@ -18,7 +18,6 @@ from samovar_storage.records import FunctionRecord
 
 MAX_NEAR_CANDIDATES = 500
 STICKY_HEADER = "header:"
-STREAMING_HANDLERS = ("generator", "async_generator")
 
 
 class FunctionEntry:
@@ -54,7 +53,7 @@ class FunctionEntry:
         self.only = versions.get(plan.only)
         self.mirror = versions.get(route.mirror.version) if route.mirror is not None else None
         self.mirror_share = route.mirror.percent / 100 if route.mirror is not None else 0.0
-        self.streams = any(version.manifest.handler in STREAMING_HANDLERS for version in versions.values())
+        self.streams = any(version.streams for version in versions.values())
         self.main = versions[_main(record.route, versions)]
         self.rates = function_rates(self.main.manifest.limits)
         self.timeout_s = max(version.manifest.limits.timeout_s for version in versions.values())

@@ -1,7 +1,7 @@
 """What instances say, and what it means for the calls they hold: our side of `connection.Listener`.
 
     Result, Failure, End   the call ended: its slot is free, its outcome goes out
-    Chunk, Started         it goes on
+    Chunk, Started         it goes on; a chunk of a version that does not stream ends it
     Progress, LogLine      the handler says something to whoever listens
     Busy                   it never started: back to the head, this instance left alone for a moment (`narrowing.py`
                            says what of a job)
@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from samovar import wire
-from samovar.errors import Draining, InstanceLost, rebuild
+from samovar.errors import Draining, InstanceLost, ProtocolError, rebuild
 from samovar_dispatch.ask import RETRIED
 from samovar_dispatch.call import Call, Version
 from samovar_dispatch.connection import InstanceConnection
@@ -97,7 +97,9 @@ class Reception:
         if held is not None:
             self._measure(held, message.run_us, 1)
         call = self._ended(connection, message.id)
-        if call is not None:
+        if call is not None and not call.version.streams:
+            self._dispatcher.fail(call, _undeclared(call.version))
+        elif call is not None:
             stream = self._stream_of(call)
             stream.wait_us, stream.run_us = message.wait_us, message.run_us
             stream.finish()
@@ -108,6 +110,10 @@ class Reception:
         call = connection.in_flight.get(message.id)
         if call is None or call.done:
             self._dispatcher.late_replies += 1
+            return
+        if not call.version.streams:
+            error = _undeclared(call.version)
+            self._dispatcher.give_up(call, error, error.code)
             return
         stream = self._stream_of(call)
         stream.feed(message.body)
@@ -359,6 +365,10 @@ def _may_retry(version: Version, now_s: float) -> bool:
         return True
     version.stats.retries_refused += 1
     return False
+
+
+def _undeclared(version: Version) -> ProtocolError:
+    return ProtocolError(f"the instance streamed the answer of {version.ref}, which does not stream")
 
 
 def _nobodys(call: Call) -> Call:

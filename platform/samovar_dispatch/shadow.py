@@ -35,7 +35,6 @@ MAX_BODY_BYTES = 1 << 20
 REPORT_EVERY_S = 0.5
 MAX_PATHS_KEPT = 100
 OUTCOMES = {"equal", "different", "failed", "skipped"}
-STREAMING_HANDLERS = ("generator", "async_generator")
 
 
 class Copy:
@@ -174,7 +173,7 @@ def compare(copies: list[Copy]) -> dict[Version, Counter[str]]:
 
 
 def _takes_copies(version: Version) -> bool:
-    return version.seats.num_slots > 0 and version.manifest.handler not in STREAMING_HANDLERS
+    return version.seats.num_slots > 0 and not version.streams
 
 
 def _outcome(copy: Copy) -> tuple[str, list[str]]:

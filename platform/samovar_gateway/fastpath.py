@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from samovar.errors import Cancelled, FunctionNotFound, ProtocolError, SamovarError
+from samovar.errors import FunctionNotFound, SamovarError
 from samovar.wire import Result
 from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Call, Outcome
@@ -57,15 +57,12 @@ class Exchange:
         self.response_complete = self.disconnected = False
 
     def deliver(self, call: Call | None, outcome: Outcome) -> None:
-        """Write the answer. Never raises: the dispatcher is in the middle of its work."""
+        """Write the answer, which is no stream. Never raises: the dispatcher is in the middle of its work."""
         try:
             if type(outcome) is Result:
                 self.respond(200, answer_headers(self.ask, call, outcome), outcome.body)  # type: ignore[arg-type]
             elif isinstance(outcome, SamovarError):
                 self.refuse(outcome)
-            elif not isinstance(outcome, Cancelled):
-                self.refuse(ProtocolError("the instance streamed the answer of a function that does not stream"))
-                self.abandon()
         except Exception:
             log.exception("the answer to %s could not be written", self.request_id.decode("latin-1"))
             self.protocol.transport.abort()

@@ -34,6 +34,7 @@ def gateway(valkey: Any, seaweed: Any) -> Iterator[Gateway]:
         store.ensure_bucket()
         with running_gateway(stores, store, folder) as gateway:
             gateway.start_instance(gateway.deploy("echo").ref, 4)
+            gateway.start_instance(gateway.deploy("streams", handler="generator").ref, 4)
             (folder / "worker").mkdir(mode=0o700)
             config = stores.write_settings_file(folder / "worker.json", folder / "worker")
             command = [sys.executable, "-P", "-m", "samovar_jobs", "--config", str(config)]
@@ -55,21 +56,21 @@ def alike(answer: httpx.Response) -> Any:
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("name", "body"),
     [
-        b'{"x": [1, 2, 3]}',
-        b'{"fail": "no", "code": "function_raised", "status": 500}',
-        b'{"fail": "no", "code": "invalid_input", "status": 422}',
-        b'{"stream": 3}',
+        ("echo", b'{"x": [1, 2, 3]}'),
+        ("echo", b'{"fail": "no", "code": "function_raised", "status": 500}'),
+        ("echo", b'{"fail": "no", "code": "invalid_input", "status": 422}'),
+        ("streams", b'{"stream": 3}'),
     ],
 )
-def test_whichever_way_it_is_asked(gateway: Gateway, body: bytes) -> None:
-    direct = gateway.invoke("echo", body)
-    preferred = gateway.invoke("echo", body, prefer="respond-async, wait=30")
+def test_whichever_way_it_is_asked(gateway: Gateway, name: str, body: bytes) -> None:
+    direct = gateway.invoke(name, body)
+    preferred = gateway.invoke(name, body, prefer="respond-async, wait=30")
     assert preferred.headers.get("preference-applied") == "wait=30", preferred.text
     assert alike(preferred) == alike(direct)
     assert preferred.headers["samovar-version"] == "1"
-    job = gateway.client.post("/v1/functions/echo/jobs", content=b'{"input": ' + body + b"}").json()
+    job = gateway.client.post(f"/v1/functions/{name}/jobs", content=b'{"input": ' + body + b"}").json()
     seen = gateway.client.get(f"/v1/jobs/{job['id']}", params={"wait_s": "30"}).json()
     assert seen["state"] == ("finished" if direct.status_code == 200 else "failed")
     assert alike(gateway.client.get(f"/v1/jobs/{job['id']}/result")) == alike(direct)

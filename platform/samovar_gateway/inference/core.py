@@ -16,7 +16,7 @@ from copy import copy
 
 from samovar import tensor_codec
 from samovar.errors import NotFound, ProtocolError, RequestError, SamovarError
-from samovar.spec import Manifest
+from samovar.spec import Manifest, streams
 from samovar.tensor_codec import TensorValue
 from samovar.wire import Result
 from samovar_dispatch.ask import Ask
@@ -88,7 +88,7 @@ class Inference:
         Raises: SamovarError; Cancelled.
         """
         manifest = _manifest_of(ask)
-        if models.streams(manifest):
+        if streams(manifest):
             told = f"{manifest.name} answers with a stream, item by item: ask for one (infer_stream, generate_stream)"
             raise self.caller.state.journey.refuse(ask, RequestError(told))
         bodies = await self._bodies(ask, request)
@@ -108,7 +108,7 @@ class Inference:
         Raises: as `infer`, also in the middle. Whoever stops reading closes it: then the function stops, too.
         """
         manifest = _manifest_of(ask)
-        if not models.streams(manifest):
+        if not streams(manifest):
             yield await self.infer(ask, request, receive)
             return
         body = (await self._bodies(ask, request))[0]

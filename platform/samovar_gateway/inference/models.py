@@ -14,7 +14,6 @@ from samovar.tensors import TensorSpec
 
 PLATFORM = "samovar"
 EXTENSIONS = ("binary_tensor_data", "model_repository", "statistics", "generate")
-_STREAMING = ("generator", "async_generator")
 
 
 def server_metadata() -> dict[str, Any]:
@@ -49,11 +48,6 @@ def require_tensors(manifest: Manifest) -> None:
     if not manifest.inputs:
         told = f"{manifest.ref} cannot be asked by tensors: {_why_none(manifest)}; its native route takes JSON"
         raise RequestError(told)
-
-
-def streams(manifest: Manifest) -> bool:
-    """Return whether a version answers item by item."""
-    return manifest.handler in _STREAMING
 
 
 def required(manifest: Manifest) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 
 from samovar.errors import Cancelled, NotFound
+from samovar.spec import streams
 from samovar_gateway.calling import apart
 from samovar_gateway.health import what_is_missing
 from samovar_gateway.inference import models, statistics
@@ -143,7 +144,7 @@ class Service:
                 "platform": models.PLATFORM,
                 "input": [_config(spec) for spec in manifest.inputs],
                 "output": [_config(spec) for spec in manifest.outputs],
-                "model_transaction_policy": {"decoupled": models.streams(manifest)},
+                "model_transaction_policy": {"decoupled": streams(manifest)},
             }
         }
 

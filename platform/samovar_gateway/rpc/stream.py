@@ -15,8 +15,8 @@ import logging
 from contextlib import aclosing
 
 from samovar.errors import Cancelled, Draining, SamovarError
+from samovar.spec import streams
 from samovar_gateway.calling import MAX_TOGETHER, apart
-from samovar_gateway.inference import models
 from samovar_gateway.inference.core import Inference
 from samovar_gateway.inference.messages import InferAnswer
 from samovar_gateway.rpc import asking, translation
@@ -126,7 +126,7 @@ class InferStream:
         del received
         ask = asked.ask
         assert ask.version is not None, "admit pins the version"
-        is_only = not models.streams(ask.version.manifest)
+        is_only = not streams(ask.version.manifest)
         answer: InferAnswer | None = None
         async with aclosing(core.stream(ask, asked.request)) as answers:
             async for answer in answers:
