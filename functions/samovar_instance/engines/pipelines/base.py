@@ -18,6 +18,7 @@ from samovar.errors import InvalidInput, RequestError
 from samovar_instance.engines.pipelines.media import plain
 
 _MAX_TOP_K = 1000
+_MAX_LABELS = 1000
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,9 +46,9 @@ class Pipeline(ABC):
     def content(self, item: Any) -> Any:
         """Return what the pipeline is given for one item. Raises: RequestError."""
 
-    @abstractmethod
     def parameters(self, item: Any, content: Any) -> dict[str, Any]:
         """Return what the pipeline is asked for beside `content`, alike for all of a forward. Raises: RequestError."""
+        return {}
 
     def answer(self, item: Any, found: Any) -> Any:
         """Return the answer to one item, given what the pipeline found."""
@@ -92,22 +93,50 @@ def text_of(item: Any, tokenizer: Any) -> str:
 
 def top_of(item: Any) -> dict[str, Any]:
     """Return how many labels are wanted. Raises: InvalidInput."""
-    if not 1 <= item.top_k <= _MAX_TOP_K:
-        raise InvalidInput(f"$.top_k: a number from 1 to {_MAX_TOP_K}", path="$.top_k")
-    return {"top_k": item.top_k}
+    return {"top_k": number_of(item, "top_k", 1, _MAX_TOP_K)}
 
 
-def labels_of(item: Any) -> list[str]:
-    """Return the labels to choose from. Raises: InvalidInput."""
-    if not item.labels or not all(label.strip() for label in item.labels):
-        raise InvalidInput("$.labels: at least one label, and none that is empty", path="$.labels")
+def number_of(item: Any, name: str, low: float, high: float) -> Any:
+    """Return a number of the item's. Raises: InvalidInput if it is not within the bounds."""
+    value = getattr(item, name)
+    if not low <= value <= high:
+        raise InvalidInput(f"$.{name}: a number from {low} to {high}", path=f"$.{name}")
+    return value
+
+
+def labels_of(item: Any, tokenizer: Any, *, hypothesis: str = "{}", most: int = _MAX_LABELS) -> list[str]:
+    """Return the labels to choose from.
+
+    Args: hypothesis: the sentence that each is put into. most: of them.
+    Raises: InvalidInput if there are none or too many, or one is empty or longer than the model reads.
+    """
     labels: list[str] = item.labels
+    if not labels or not all(label.strip() for label in labels):
+        raise InvalidInput("$.labels: at least one label, and none that is empty", path="$.labels")
+    if len(labels) > most:
+        raise InvalidInput(f"$.labels: {len(labels)} labels, at most {most} are taken", path="$.labels")
+    for index, label in enumerate(labels):
+        num_tokens = len(tokenizer(hypothesis.format(label))["input_ids"])
+        if num_tokens > tokenizer.model_max_length:
+            path = f"$.labels[{index}]"
+            limit = tokenizer.model_max_length
+            raise InvalidInput(f"{path}: {num_tokens} tokens, and the model reads {limit}", path=path)
     return labels
 
 
 def hypothesis_of(item: Any) -> str:
-    """Return the sentence that a label is put into. Raises: InvalidInput."""
-    if "{}" not in item.hypothesis:
-        raise InvalidInput("$.hypothesis: has {} where the label belongs", path="$.hypothesis")
+    """Return the sentence that a label is put into. Raises: InvalidInput if it has no place for one, or several."""
     hypothesis: str = item.hypothesis
+    before, place, after = hypothesis.partition("{}")
+    if not place or set("{}") & set(before + after):
+        raise InvalidInput(
+            "$.hypothesis: has {} once, where the label belongs, and no other brace", path="$.hypothesis"
+        )
     return hypothesis
+
+
+def sentences_of(item: Any, tokenizer: Any) -> dict[str, Any]:
+    """Return labels, and the sentence that each is put into, as pipelines take them. Raises: InvalidInput."""
+    hypothesis = hypothesis_of(item)
+    labels = labels_of(item, tokenizer, hypothesis=hypothesis)
+    return {"candidate_labels": labels, "hypothesis_template": hypothesis}

@@ -71,7 +71,8 @@ def _has(weights: Path, names: tuple[str, ...]) -> bool:
 
 def _limit(tokenizer: Any, config: Any) -> None:
     """Have texts cut to the positions that the model has, where the tokenizer does not say a limit of its own."""
-    if positions := usable_positions(getattr(config, "max_position_embeddings", None)):
+    texts = config.get_text_config()  # of models that see or hear, too, a part of it
+    if positions := usable_positions(getattr(texts, "max_position_embeddings", None)):
         tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
 
 

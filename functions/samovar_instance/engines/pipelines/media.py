@@ -21,22 +21,27 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 50_000_000  # a bomb of a few kilobytes unpacks to any size: looked at before it is
 MAX_RATE_HZ = 384_000
+MAX_SOUND_S = 3600  # a file of a few megabytes that claims a rate of 1 Hz would be resampled to terabytes
 
 
-def image_of(data: bytes) -> Image:
-    """Return the picture, upright and in RGB. Raises: InvalidInput if it is none, or has more than MAX_PIXELS."""
+def image_of(data: bytes, field: str = "image", max_pixels: int = MAX_PIXELS) -> Image:
+    """Return the picture, upright and in RGB.
+
+    Args: field: where it was sent, such as "images[0]". max_pixels: its width times its height.
+    Raises: InvalidInput if it is none, or larger.
+    """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(data)) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise _invalid("image", f"{image.width} x {image.height} pixels, at most {MAX_PIXELS} are taken")
+            if image.width * image.height > max_pixels:
+                raise invalid(field, f"{image.width} x {image.height} pixels, at most {max_pixels} are taken")
             upright: Image.Image = ImageOps.exif_transpose(image).convert("RGB")
             return upright
     except UnidentifiedImageError:
-        raise _invalid("image", "no image in a known format") from None
+        raise invalid(field, "no image in a known format") from None
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        raise _invalid("image", f"an image that cannot be read: {error}") from None
+        raise invalid(field, f"an image that cannot be read: {error}") from None
 
 
 def sound_of(audio: bytes | list[float], rate_hz: int | None, wanted_hz: int) -> np.ndarray[Any, Any]:
@@ -51,12 +56,17 @@ def sound_of(audio: bytes | list[float], rate_hz: int | None, wanted_hz: int) ->
     if isinstance(audio, bytes):
         samples, rate_hz = _wav(audio)
     else:
-        samples = np.asarray(audio, np.float32)
+        with np.errstate(over="ignore"):  # what is too large is found below
+            samples = np.asarray(audio, np.float32)
     if not samples.size:
-        raise _invalid("audio", "no sound at all")
+        raise invalid("audio", "no sound at all")
+    if not np.isfinite(samples).all():
+        raise invalid("audio", "samples that are no numbers, or too large for one")
     rate_hz = wanted_hz if rate_hz is None else rate_hz
     if not 1 <= rate_hz <= MAX_RATE_HZ:
-        raise _invalid("sampling_rate", f"{rate_hz} Hz, and it is from 1 to {MAX_RATE_HZ}")
+        raise invalid("sampling_rate", f"{rate_hz} Hz, and it is from 1 to {MAX_RATE_HZ}")
+    if len(samples) > MAX_SOUND_S * rate_hz:
+        raise invalid("audio", f"{len(samples) / rate_hz:.0f} s of sound, at most {MAX_SOUND_S} are taken")
     return samples if rate_hz == wanted_hz else resample(samples, rate_hz, wanted_hz)
 
 
@@ -85,7 +95,7 @@ def _wav(data: bytes) -> tuple[np.ndarray[Any, Any], int]:
             width, channels, rate_hz = file.getsampwidth(), file.getnchannels(), file.getframerate()
             frames = file.readframes(file.getnframes())
     except (wave.Error, EOFError, ValueError, RuntimeError) as error:
-        raise _invalid("audio", f"no WAV file of whole numbers (PCM): {str(error) or 'it ends too soon'}") from None
+        raise invalid("audio", f"no WAV file of whole numbers (PCM): {str(error) or 'it ends too soon'}") from None
     raw = np.frombuffer(frames[: len(frames) // (width * channels) * width * channels], np.uint8).reshape(-1, width)
     if width == 1:
         numbers = raw[:, 0].astype(np.float32) - 128
@@ -119,5 +129,6 @@ def png_of(image: Image) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-def _invalid(field: str, what: str) -> InvalidInput:
+def invalid(field: str, what: str) -> InvalidInput:
+    """Return the error for what is wrong with a field of an item."""
     return InvalidInput(f"$.{field}: {what}", path=f"$.{field}")

@@ -6,54 +6,86 @@ from pathlib import Path
 from typing import Any, Literal
 
 from samovar.errors import InvalidInput
-from samovar_instance.engines.pipelines.base import Item, Pipeline, top_of
+from samovar_instance.engines.pipelines.base import Item, Pipeline, sentences_of, top_of
 from samovar_instance.engines.pipelines.media import sound_of
 from samovar_instance.engines.pipelines.types import Label, Transcript
 
 
-class SoundToClassify(Item, frozen=True, kw_only=True):
+class SoundToHear(Item, frozen=True, kw_only=True):
     """audio: base64 of a WAV file, or samples from -1 to 1. sampling_rate: of samples, Hz, None = the model's own."""
 
     audio: bytes | list[float]
     sampling_rate: int | None = None
+
+
+class Listener(Pipeline):
+    """A pipeline that is given a sound."""
+
+    pads = False  # models without an attention mask hear the padding
+
+    def content(self, item: SoundToHear) -> Any:
+        rate_hz = self.pipe.feature_extractor.sampling_rate
+        return {"raw": sound_of(item.audio, item.sampling_rate, rate_hz), "sampling_rate": rate_hz}
+
+
+class SoundToClassify(SoundToHear, frozen=True, kw_only=True):
+    """audio, sampling_rate: as for SoundToHear. top_k: labels that are told, best first."""
+
     top_k: int = 5
 
 
-class AudioClassifier(Pipeline):
+class AudioClassifier(Listener):
     """Sound to labels with their scores."""
 
     task = "audio-classification"
-    pads = False  # models without an attention mask hear the padding
 
     def __call__(self, items: list[SoundToClassify]) -> list[list[Label]]:
         """Return the likeliest labels of each sound."""
         return self.answers(items)
 
-    def content(self, item: SoundToClassify) -> Any:
-        rate_hz = self.pipe.feature_extractor.sampling_rate
-        return {"raw": sound_of(item.audio, item.sampling_rate, rate_hz), "sampling_rate": rate_hz}
-
     def parameters(self, item: SoundToClassify, content: Any) -> dict[str, Any]:
         return top_of(item)
 
 
-class Speech(Item, frozen=True, kw_only=True):
-    """audio, sampling_rate: as for SoundToClassify. timestamps: tell when; which ones a model knows is its own.
+class SoundAndLabels(SoundToHear, frozen=True, kw_only=True):
+    """audio, sampling_rate: as for SoundToHear. hypothesis: the sentence that is compared, {} is the label."""
+
+    labels: list[str]
+    hypothesis: str = "This is a sound of {}."
+
+
+class ZeroShotAudioClassifier(Listener):
+    """Sound to the scores of any labels, by a model that compares sounds and texts."""
+
+    task = "zero-shot-audio-classification"
+
+    def __call__(self, items: list[SoundAndLabels]) -> list[list[Label]]:
+        """Return all labels of each sound, best first."""
+        return self.answers(items)
+
+    def content(self, item: SoundToHear) -> Any:
+        return super().content(item)["raw"]
+
+    def parameters(self, item: SoundAndLabels, content: Any) -> dict[str, Any]:
+        return sentences_of(item, self.pipe.tokenizer)
+
+
+class Speech(SoundToHear, frozen=True, kw_only=True):
+    """audio, sampling_rate: as for SoundToHear. timestamps: tell when; which ones a model knows is its own.
 
     language, translate: of models that know several languages: what is spoken, and whether it is told in English.
     """
 
-    audio: bytes | list[float]
-    sampling_rate: int | None = None
     timestamps: Literal["segment", "word", "char"] | None = None
     language: str | None = None
     translate: bool = False
 
 
-class SpeechRecognizer(Pipeline):
+class SpeechRecognizer(Listener):
     """Speech to text."""
 
     task = "automatic-speech-recognition"
+    pads = True
 
     def load(self, weights: Path, device: str) -> None:
         """Load it; models that hear a fixed time (Whisper) take several at once, others would hear the padding."""
@@ -64,10 +96,6 @@ class SpeechRecognizer(Pipeline):
     def __call__(self, items: list[Speech]) -> list[Transcript]:
         """Return the text of each."""
         return self.answers(items)
-
-    def content(self, item: Speech) -> Any:
-        rate_hz = self.pipe.feature_extractor.sampling_rate
-        return {"raw": sound_of(item.audio, item.sampling_rate, rate_hz), "sampling_rate": rate_hz}
 
     def parameters(self, item: Speech, content: Any) -> dict[str, Any]:
         if item.timestamps in (("char",) if self._is_whisper else ("segment",)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from samovar.errors import InvalidInput
-from samovar_instance.engines.pipelines.base import Item, Pipeline, hypothesis_of, labels_of, text_of, top_of
+from samovar_instance.engines.pipelines.base import Item, Pipeline, sentences_of, text_of, top_of
 from samovar_instance.engines.pipelines.types import Entity, Filled, Label
 
 
@@ -144,8 +144,7 @@ class ZeroShotClassifier(Pipeline):
         return text_of(item, self.pipe.tokenizer)
 
     def parameters(self, item: TextAndLabels, content: Any) -> dict[str, Any]:
-        template = hypothesis_of(item)
-        return {"candidate_labels": labels_of(item), "multi_label": item.multi_label, "hypothesis_template": template}
+        return sentences_of(item, self.pipe.tokenizer) | {"multi_label": item.multi_label}
 
     def answer(self, item: TextAndLabels, found: Any) -> list[Label]:
         pairs = zip(found["labels"], found["scores"], strict=True)
