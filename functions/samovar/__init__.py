@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from samovar.acceleration.options import Precision as Precision
+    from samovar.acceleration.speculation import Speculation as Speculation
     from samovar.async_client import AsyncClient as AsyncClient
     from samovar.authoring import function as function
     from samovar.client import Client as Client
@@ -45,6 +46,7 @@ _HOMES = {
     "Jobs": "samovar.policies",
     "Log": "samovar.policies",
     "Precision": "samovar.acceleration.options",
+    "Speculation": "samovar.acceleration.speculation",
     "Limits": "samovar.spec",
     "Resources": "samovar.spec",
     "Scaling": "samovar.spec",
@@ -68,6 +70,7 @@ __all__ = [
     "Resources",
     "SamovarError",
     "Scaling",
+    "Speculation",
     "Tensor",
     "Weights",
     "__version__",

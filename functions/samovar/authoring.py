@@ -24,6 +24,8 @@ import msgspec
 
 from samovar.acceleration import options as acceleration
 from samovar.acceleration.options import Acceleration, Precision
+from samovar.acceleration.speculation import Speculation
+from samovar.acceleration.speculation import check as check_speculation
 from samovar.errors import DeployRefused
 from samovar.options import Batch, Weights, check_option, class_options
 from samovar.policies import Breaker, Cache, Fallback, Jobs, Log
@@ -117,6 +119,7 @@ def function(
     compile: str | None = None,
     engine: str | None = None,
     attention: str | None = None,
+    speculation: Speculation | None = None,
     requirements: Sequence[str] | None = None,
     retry_on_crash: bool | None = None,
     example: Any = None,
@@ -129,7 +132,7 @@ def function(target: Any = None, /, **options: Any) -> Any:
         task: what it is for: "text-generation" and "embeddings" are served by OpenAI's routes, too (samovar.tasks).
         batch, scaling, resources, limits, fallback, cache, breaker, jobs, log, weights: value objects, see each.
         hedge_after: a call that runs longer than this ("p95", "50ms") is sent to a second instance too.
-        precision, compile, engine, attention: how its models are run (samovar.acceleration).
+        precision, compile, engine, attention, speculation: how its models are run (samovar.acceleration).
         requirements: extra pip requirements, such as "rapidfuzz>=3".
         retry_on_crash: whether a call may run again when its instance died; default True.
         example: an input of the handler, as a client would send it; used for the warm-up inference.
@@ -216,7 +219,7 @@ def _define(obj: Any, mark: _Mark) -> Definition:
         log=options.get("log", Log()),
         hedge_after=options.get("hedge_after"),
         weights=options.get("weights"),
-        acceleration=_acceleration(options),
+        acceleration=_acceleration(obj, options),
         requirements=tuple(options.get("requirements", ())),
         retry_on_crash=options.get("retry_on_crash", True),
         example=options.get("example"),
@@ -226,7 +229,7 @@ def _define(obj: Any, mark: _Mark) -> Definition:
     )
 
 
-def _acceleration(options: dict[str, Any]) -> Acceleration:
+def _acceleration(target: Any, options: dict[str, Any]) -> Acceleration:
     """Return what is declared about models. Raises: DeployRefused for what does not go together."""
     precision: Precision | None = options.get("precision")
     said: dict[str, Any] = {key: options[key] for key in ("compile", "engine", "attention") if key in options}
@@ -236,7 +239,11 @@ def _acceleration(options: dict[str, Any]) -> Acceleration:
         raise DeployRefused(f"how the models are run: {error}") from error
     gpus = options.get("resources", Resources()).gpus
     acceleration.check(declared, num_gpus=gpus, has_example=options.get("example") is not None)
-    return declared
+    speculation: Speculation | None = options.get("speculation")
+    if speculation is None:
+        return declared
+    check_speculation(speculation, target, options.get("task", ""), has_weights="weights" in options)
+    return msgspec.structs.replace(declared, speculation=speculation)
 
 
 def _check_class(cls: type) -> None:

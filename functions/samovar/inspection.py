@@ -21,7 +21,7 @@ import samovar
 from samovar.acceleration.options import requirements
 from samovar.authoring import Definition, definition_of, is_function
 from samovar.errors import DeployRefused, RequestError
-from samovar.options import resolve_weights
+from samovar.options import require_draft_model, resolve_weights
 from samovar.schema import Input, input_schema, output_schema
 from samovar.signature_tensors import manifest_specs
 from samovar.spec import BlobRef, Manifest
@@ -69,11 +69,13 @@ def inspect_file(target: str) -> Draft:
 
 
 def _draft(definition: Definition, entry: str, path: Path) -> Draft:
-    weights = definition.weights
+    weights = None if definition.weights is None else resolve_weights(definition.weights, path.parent)
+    if weights is not None:
+        require_draft_model(definition.acceleration.speculation, weights)
     return Draft(
         manifest=_manifest(definition, entry),
         root=str(path.parent),
-        weights="" if weights is None else str(resolve_weights(weights, path.parent)),
+        weights="" if weights is None else str(weights),
         file=definition.file,
         line=definition.line,
     )

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from samovar.acceleration.options import Precision
+from samovar.acceleration.speculation import Speculation
 from samovar.errors import DeployRefused
 from samovar.policies import Breaker, Cache, Fallback, Jobs, Log, check_hedge
 from samovar.spec import BatchSpec, Limits, Resources, Scaling
@@ -93,6 +94,7 @@ OPTION_TYPES: dict[str, type] = {
     "compile": str,
     "engine": str,
     "attention": str,
+    "speculation": Speculation,
     "hedge_after": str,
     "requirements": list,
     "retry_on_crash": bool,
@@ -110,6 +112,7 @@ _VALUE_OBJECTS = (
     "log",
     "weights",
     "precision",
+    "speculation",
 )
 
 
@@ -167,6 +170,13 @@ def resolve_weights(weights: Weights, base: Path) -> Path:
     path = (root / Path(weights.path).expanduser()).resolve()
     require(path.exists(), f"the weights {path} do not exist")
     return path
+
+
+def require_draft_model(speculation: Speculation | None, weights: Path) -> None:
+    """Raise DeployRefused if a model that is to draft is not within the weights."""
+    if speculation is not None and speculation.folder:
+        is_there = (weights / speculation.folder / "config.json").is_file()
+        require(is_there, f"Speculation: there is no model in {weights / speculation.folder}")
 
 
 def _package_folder(package: str) -> Path:

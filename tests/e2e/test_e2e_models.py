@@ -24,12 +24,17 @@ def openai(platform: Platform) -> Iterator[OpenAI]:
         yield client
 
 
-def test_a_model_that_chats(run: Run, openai: OpenAI) -> None:
+def test_a_model_that_chats(run: Run, caller: Caller, openai: OpenAI) -> None:
     folder = str(tiny_model("llama"))
-    deployed = run("deploy", "--model", folder, "--name", "tiny-chat", "--max-running", "8", "--cache-gib", "0.05")
+    limits = ("--max-running", "8", "--cache-gib", "0.05", "--speculation", "prompt-lookup")
+    deployed = run("deploy", "--model", folder, "--name", "tiny-chat", *limits)
+    assert "speculation prompt-lookup" in deployed.stderr
     assert "tiny-chat@1 is live" in deployed.stdout
     assert f"base_url='{str(openai.base_url).rstrip('/')}', model='tiny-chat'" in deployed.stdout
     assert "task text-generation: its config.json says LlamaForCausalLM" in deployed.stderr
+
+    manifest = caller.http.get("/v1/functions/tiny-chat").json()["manifests"]["1"]
+    assert manifest["acceleration"]["speculation"]["method"] == "prompt-lookup"
 
     messages: Any = [{"role": "user", "content": "the cat and"}]
     terms: dict[str, Any] = {"model": "tiny-chat", "messages": messages, "max_tokens": 8, "seed": 4}

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from samovar.acceleration.speculation import Speculation
 from samovar.errors import DeployRefused
 from samovar.values import Struct, require
 
@@ -35,13 +36,15 @@ class Acceleration(Struct, frozen=True, kw_only=True):
     """How a version's models are run. All empty: as the author's code makes them.
 
     precision: see Precision. compile: "inductor" makes machine code of the model, once, at deploy. engine: another
-    runtime for the model's forward. attention: the kernel that transformers uses.
+    runtime for the model's forward. attention: the kernel that transformers uses. speculation: drafts of a text that is
+    generated, None = none.
     """
 
     precision: PrecisionName | Literal[""] = ""
     compile: CompileName = ""
     engine: EngineName = ""
     attention: AttentionName = ""
+    speculation: Speculation | None = None
 
     @property
     def is_built(self) -> bool:

@@ -148,7 +148,9 @@ def _emit_dry_run(session: Session, package: Package, plans: list[BlobPlan]) -> 
     ]
     would_send = sum(source.size_bytes for sha256, source in package.sources.items() if not present[sha256])
     data = {"name": package.manifest.name, "dry_run": True, "blobs": rows, "upload_bytes": would_send}
+    data |= _built(package)
     session.emit(data, lambda: _dry_run_table(package, rows))
+    _note_models(session, package)
     session.note(f"would upload {size(would_send)} and create a new version of {package.manifest.name}")
 
 
@@ -186,9 +188,15 @@ def _emit_deployed(
     }
     for warning in deployed.warnings:
         session.note(f"warning: {warning}")
-    if package.manifest.built is not None:
-        session.note(f"{described(package.manifest.acceleration)}: {measured(package.manifest.built)}")
+    _note_models(session, package)
     session.emit(data, lambda: _deployed_text(session, package, deployed, _traffic(rollout), (num_uploaded, num_bytes)))
+
+
+def _note_models(session: Session, package: Package) -> None:
+    """Say how the version's models are run, and what that was measured to cost and gain."""
+    built, declared = package.manifest.built, described(package.manifest.acceleration)
+    if declared:
+        session.note(f"{declared}: {measured(built)}" if built is not None else declared)
 
 
 def _built(package: Package) -> dict[str, Any]:

@@ -38,7 +38,7 @@ _GOES_TO: dict[str, tuple[tuple[str, str], ...]] = {
     "max_running": ((_SETTINGS, "max_running"), ("scaling", "target_concurrency")),
     "max_context": ((_SETTINGS, "max_context"),),
     "cache_gib": ((_SETTINGS, "cache_gib"),),
-    "speculation": ((_SETTINGS, "speculation"),),
+    "speculation": (("speculation", "method"),),
 }
 _WORDS = ("precision", "compile", "engine", "attention")
 _OF_GENERATION = frozenset({"max_running", "max_context", "cache_gib", "speculation", "draft_model"})
@@ -186,7 +186,7 @@ def _wishes(flags: dict[str, Any], choice: Choice) -> Wishes:
             for place, field in places:
                 told.setdefault(place, {})[field] = flags[flag]
     if flags["draft_model"] is not None:
-        told.setdefault(_SETTINGS, {})["speculation"] = DRAFT
+        told["speculation"] = {"method": "draft-model", "folder": DRAFT}
     settings = told.pop(_SETTINGS, {})
     return Wishes(told, {name: flags[name] for name in _WORDS if flags[name] is not None}, settings)
 

@@ -126,7 +126,14 @@ def sandbox(layers: Collection[str]) -> str:
 
 def described(declared: Acceleration) -> str:
     """Return what is declared of a version's models, in a few words."""
-    named = {"precision": declared.precision, "compile": declared.compile, "engine": declared.engine}
+    drafts = declared.speculation.method if declared.speculation is not None else ""
+    named = {
+        "precision": declared.precision,
+        "compile": declared.compile,
+        "engine": declared.engine,
+        "attention": declared.attention,
+        "speculation": drafts,
+    }
     return ", ".join(f"{key} {value}" for key, value in named.items() if value)
 
 

@@ -9,7 +9,9 @@ sequences are gone before the next step. This module does not know frames, proto
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,13 +19,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from samovar.acceleration import session as sessions
 from samovar.acceleration.options import Acceleration
+from samovar.acceleration.speculation import Speculation
 from samovar.context import Context
 from samovar.errors import DeployRefused
 from samovar.tasks.generation import GenerationInput, GenerationOutput
 from samovar.torch import load_pretrained
 from samovar_instance.engines.generation.contract import EndReason, GenerationEngine, Sequence, Token
 from samovar_instance.engines.generation.draft import DraftModel
-from samovar_instance.engines.generation.engine import Options
+from samovar_instance.engines.generation.engine import Engine, Options
 from samovar_instance.engines.generation.plain import engine_for
 from samovar_instance.engines.generation.planning import Limits, Planner
 from samovar_instance.engines.generation.sampling import TokenSampler
@@ -33,7 +36,8 @@ from samovar_instance.engines.generation.speculation import PromptLookup, Propos
 from samovar_instance.engines.generation.step_loop import StepLoop
 from samovar_instance.engines.generation.tools import FORMATS
 
-PROMPT_LOOKUP = "prompt-lookup"
+log = logging.getLogger(__name__)
+
 DRAFT_CACHE_SHARE = 4  # the draft model's cache is this much smaller
 
 
@@ -43,8 +47,7 @@ class TextGenerator:
     cache_gib: memory for keys and values. block_tokens: of one block of it. max_running: sequences in one step.
     max_step_tokens: tokens in one step. max_context: tokens of one request, prompt and answer, None = what model and
     cache allow. shares_prefixes: prompts that begin alike are computed once. tool_format: "hermes", "llama3" or
-    "mistral", "" = as the chat template says. speculation: "prompt-lookup", or the folder, within the weights, of a
-    small model with the same vocabulary that drafts; "" = none.
+    "mistral", "" = as the chat template says. Precision and speculation are options of the function.
     """
 
     cache_gib: ClassVar[float] = 1.0
@@ -54,19 +57,19 @@ class TextGenerator:
     max_context: ClassVar[int | None] = None
     shares_prefixes: ClassVar[bool] = True
     tool_format: ClassVar[str] = ""
-    speculation: ClassVar[str] = ""
+    takes_speculation: ClassVar[bool] = True  # what `@sv.function` asks a class
 
     def load(self, weights: Path, device: str) -> None:
         """Load model and tokenizer from a folder, and make the engine.
 
         Raises: DeployRefused if more than a precision is declared for it; what transformers or the engine raises.
         """
-        _refuse_built()
+        declared = _declared()
         model = load_pretrained(weights, AutoModelForCausalLM, device)
         tokenizer = AutoTokenizer.from_pretrained(weights, local_files_only=True)
-        draft = None
-        if self.speculation not in ("", PROMPT_LOOKUP):
-            draft = load_pretrained(weights / self.speculation, AutoModelForCausalLM, device)
+        self._speculation, draft = declared.speculation, None
+        if self._speculation is not None and self._speculation.folder:
+            draft = load_pretrained(weights / self._speculation.folder, AutoModelForCausalLM, device)
         self._loop = StepLoop(lambda: self.make_engine(model, draft))
         context = self._loop.engine.max_context_tokens
         context = min(context, self.max_context or context)
@@ -75,19 +78,27 @@ class TextGenerator:
 
     def make_engine(self, model: Any, draft: Any) -> GenerationEngine:
         """Return a new engine for the model, by the options. draft: the model that drafts, None if none does."""
-        return engine_for(
-            model,
-            TokenSampler(),
-            Options(
-                cache_bytes=int(self.cache_gib * (1 << 30)),
-                block_tokens=self.block_tokens,
-                shares_prefixes=self.shares_prefixes,
-                limits=StepLimits(max_running=self.max_running, max_step_tokens=self.max_step_tokens),
-            ),
-            self._proposer(model, draft),
+        options = Options(
+            cache_bytes=int(self.cache_gib * (1 << 30)),
+            block_tokens=self.block_tokens,
+            shares_prefixes=self.shares_prefixes,
+            limits=StepLimits(max_running=self.max_running, max_step_tokens=self.max_step_tokens),
         )
+        speculation = self._speculation
+        if speculation is None:
+            return engine_for(model, TokenSampler(), options)
+        options = replace(
+            options,
+            max_drafts=speculation.max_drafts,
+            min_gain=speculation.min_gain,
+            max_loss=speculation.max_loss,
+        )
+        engine = engine_for(model, TokenSampler(), options, self._proposer(model, speculation, draft))
+        if not isinstance(engine, Engine):
+            log.warning("speculation is declared, and the engine that this model needs makes no drafts")
+        return engine
 
-    def _proposer(self, model: Any, draft: Any) -> Proposer | None:
+    def _proposer(self, model: Any, speculation: Speculation, draft: Any) -> Proposer:
         if draft is not None:
             cache_bytes = int(self.cache_gib * (1 << 30)) // DRAFT_CACHE_SHARE
             return DraftModel(
@@ -96,7 +107,7 @@ class TextGenerator:
                 cache_bytes=cache_bytes,
                 block_tokens=self.block_tokens,
             )
-        return PromptLookup() if self.speculation else None
+        return PromptLookup(speculation.match_tokens)
 
     async def __call__(self, request: GenerationInput, ctx: Context) -> AsyncIterator[GenerationOutput]:
         """Yield the answer piece by piece; what waits for a slow reader is merged.
@@ -141,14 +152,19 @@ class _Proof:
         self.is_ended, self.error = True, error
 
 
-def _refuse_built() -> None:
-    """Raise DeployRefused where the version declares what an engine that computes attention over pages cannot use."""
+def _declared() -> Acceleration:
+    """Return what the version declares of its models.
+
+    Raises: DeployRefused for what an engine that computes attention over pages cannot use.
+    """
     session = sessions.current()
     declared = session.acceleration if session is not None else Acceleration()
     if declared.is_built or declared.attention:
         raise DeployRefused(
-            "text generation by our engine takes precision, and no compile, engine or attention: it brings its own"
+            "text generation by our engine takes precision and speculation, and no compile, engine or attention: it "
+            "brings its own"
         )
+    return declared
 
 
 def end_ids(config: Any, tokenizer: Any) -> frozenset[int]:

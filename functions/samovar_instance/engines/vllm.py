@@ -33,6 +33,7 @@ class VllmGenerator(TextGenerator):
     engine_options: further arguments of vLLM's AsyncEngineArgs, such as `{"gpu_memory_utilization": 0.8}`.
     """
 
+    takes_speculation: ClassVar[bool] = False  # vLLM's own is one of engine_options
     engine_options: ClassVar[dict[str, Any]] = {}
 
     def load(self, weights: Path, device: str) -> None:

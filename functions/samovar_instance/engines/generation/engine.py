@@ -10,8 +10,9 @@ import time
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
+from samovar.acceleration.speculation import MAX_LOSS, MIN_GAIN, NUM_DRAFTS
 from samovar_instance.engines.generation.blocks import Blocks
 from samovar_instance.engines.generation.contract import Sampler, Sequence, Token
 from samovar_instance.engines.generation.model import Runner
@@ -28,13 +29,15 @@ NO_LIMIT = 1 << 20  # of tokens, for models that say none
 @dataclass(frozen=True, slots=True)
 class Options:
     """How much an engine takes. cache_bytes: memory of keys and values; block_tokens: of one block of it. max_drafts:
-    of one sequence in one step, if there is somebody who proposes some."""
+    of one sequence in one step, if there is somebody who proposes some; min_gain, max_loss: when, see `Profit`."""
 
     cache_bytes: int = 1 << 30
     block_tokens: int = 4
     shares_prefixes: bool = True
     limits: Limits = field(default_factory=Limits)
-    max_drafts: int = 15
+    max_drafts: int = NUM_DRAFTS
+    min_gain: float = MIN_GAIN
+    max_loss: float = MAX_LOSS
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,26 @@ class Stats:
     num_right_drafts: int
 
 
+class StepRunner(Protocol):
+    """What computes a step: `model.Runner`, or `stacked.StackedRunner`, whose blocks are only an account."""
+
+    device: str
+    num_vocabulary: int
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes that a token takes, at least 1."""
+
+    def allocate(self, num_blocks: int, block_tokens: int) -> None:
+        """Blocks may be used from now on."""
+
+    def forward(self, segments: Row[Segment]) -> Any:
+        """Compute segments. Returns: float32 [rows, vocabulary], the last `num_logits` rows of each, in order."""
+
+    def clear(self, blocks: list[int]) -> None:
+        """Nobody is to be given what is in these blocks."""
+
+
 class Engine:
     """Continuous batching of one model; see `contract.GenerationEngine`."""
 
@@ -63,10 +86,12 @@ class Engine:
         options: Options | None = None,
         proposer: Proposer | None = None,
         profit: Profit | None = None,
+        runner: StepRunner | None = None,
     ) -> None:
-        """proposer: of drafts; with it the sampler's states are `SamplingState`s. profit: says how many drafts pay."""
+        """proposer: of drafts; with it the sampler's states are `SamplingState`s. profit: says how many drafts pay.
+        runner: of the model; else its layers attend over pages. Raises: Unsupported where they cannot."""
         options = options or Options()
-        self._runner = Runner(model)
+        self._runner = runner or Runner(model)
         self._sampler = sampler
         size = options.block_tokens
         context = context_of(model)
@@ -80,7 +105,7 @@ class Engine:
             self._speculation = Speculation(
                 proposer,
                 self._blocks,
-                profit or Profit(),
+                profit or Profit(options.min_gain, options.max_loss),
                 max_drafts=options.max_drafts,
                 max_rows=options.limits.max_step_tokens,
                 # on a CPU, what others on the node compute meanwhile says nothing about what a step takes

@@ -10,9 +10,9 @@ the drafts with the best chances are taken, as many as make (n + chances) / T(n 
 batch, since there a row more costs nearly what a token does; many do where one sequence copies.
 
 Estimates may be wrong, so there is an account: what steps with drafts took beyond what their tokens would have taken
-without. It may not exceed MAX_LOSS of the time spent; then there are no drafts until it has recovered. Out of the same
-account, now and then one sequence tries a few drafts that do not seem to pay: that is how the engine learns that they
-do now. This module knows no clock, models or tokens.
+without. It may not exceed `max_loss` of the time spent; then there are no drafts until it has recovered. Out of the
+same account, now and then one sequence tries a few drafts that do not seem to pay: that is how the engine learns that
+they do now. This module knows no clock, models or tokens.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MAX_LOSS = 0.02
+from samovar.acceleration.speculation import MAX_LOSS, MIN_GAIN
+
 WINDOW_STEPS = 500  # how far back the account and the rates look
-MIN_GAIN = 1.03  # tokens per second with drafts by those without: less is noise
 TRY_TOKENS = 2
 PLAIN_EVERY = 24  # steps with drafts between two without, which keep T(n) fresh
 FIRST_RATE = 0.5
@@ -93,7 +93,11 @@ class Candidate:
 class Profit:
     """Decides for one engine and one way to make drafts. drafting_s: what making a row of drafts takes, seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, min_gain: float = MIN_GAIN, max_loss: float = MAX_LOSS) -> None:
+        """min_gain: of tokens per second, from which on drafts are made, >= 1. max_loss: share of the time spent that
+        they may cost, > 0."""
+        self._min_gain = min_gain
+        self._max_loss = max_loss
         self.costs = StepCosts()
         self.rate = FIRST_RATE  # of all sequences: what a new one starts with
         self.drafting_s = 0.0
@@ -115,7 +119,7 @@ class Profit:
         is_due = self._num_since_plain >= PLAIN_EVERY
         if not candidates or is_due or not self.costs.knows(num_sequences):
             return nothing
-        if self._lost_s > MAX_LOSS * self._spent_s:
+        if self._lost_s > self._max_loss * self._spent_s:
             return nothing
         counts = self._best(num_sequences, candidates)
         if any(counts):
@@ -158,7 +162,8 @@ class Profit:
                 for nth in range(1, candidate.max_drafts + 1)
             ),
         )
-        best, num_taken, longest, tokens = MIN_GAIN * num_sequences / self.costs.seconds(num_sequences), 0, 0, 0.0
+        least = self._min_gain * num_sequences / self.costs.seconds(num_sequences)
+        best, num_taken, longest, tokens = least, 0, 0, 0.0
         for rows, (chance, nth, _) in enumerate(chances, 1):
             tokens, longest = tokens - chance, max(longest, nth)
             seconds = self.costs.seconds(num_sequences + rows) + longest * self.drafting_s
@@ -175,6 +180,6 @@ class Profit:
         count = min(TRY_TOKENS, candidates[place].max_drafts)
         costs = self.costs
         risk_s = costs.seconds(num_sequences + count) - costs.seconds(num_sequences) + count * self.drafting_s
-        if self._lost_s + risk_s > MAX_LOSS * self._spent_s:
+        if self._lost_s + risk_s > self._max_loss * self._spent_s:
             return None
         return [count * (at == place) for at in range(len(candidates))]

@@ -19,6 +19,7 @@ from collections.abc import Sequence as Row
 from dataclasses import replace
 from typing import Protocol
 
+from samovar.acceleration.speculation import MATCH_TOKENS
 from samovar_instance.engines.generation.blocks import Blocks
 from samovar_instance.engines.generation.contract import Token
 from samovar_instance.engines.generation.profit import Candidate, Profit, Record
@@ -43,13 +44,15 @@ class Proposer(Protocol):
 class PromptLookup:
     """Drafts out of the sequence's own tokens; see `proposals.py`."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Row[int] = MATCH_TOKENS) -> None:
+        """sizes: how many tokens have to match, the longest tried first."""
+        self._sizes = sizes
         self._echoes: dict[Run, Echo] = {}
         self._offers: dict[Run, list[int]] = {}
 
     def offer(self, run: Run, max_drafts: int) -> int:
         """Look what followed the newest tokens before."""
-        drafts = self._echoes.setdefault(run, Echo()).propose(run.tokens, max_drafts)
+        drafts = self._echoes.setdefault(run, Echo(self._sizes)).propose(run.tokens, max_drafts)
         self._offers[run] = drafts
         return len(drafts)
 
