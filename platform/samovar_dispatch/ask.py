@@ -19,6 +19,8 @@ HIGH, NORMAL, LOW, BACKGROUND = range(4)
 PRIORITIES = {b"high": HIGH, b"normal": NORMAL, b"low": LOW}
 PRIORITY_NAMES = ("high", "normal", "low", "background")
 
+NATIVE, OPENAI, OIP_REST, OIP_GRPC, JOB = PROTOCOLS = ("native", "openai", "oip-rest", "oip-grpc", "job")
+
 # marks: what happened to an ask beside its outcome
 CACHED, FALLBACK, RETRIED, HEDGED, SHADOW, COLD = 1, 2, 4, 8, 16, 32
 
@@ -45,7 +47,7 @@ class Ask:
     at a queued job, None for an invocation; hear: called with what its handler says meanwhile, must not raise; the
     handler is told whether anybody listens (`unheard`: nobody); accept: the media type that the answer is to have.
     is_part: one of several asks of one request, not the first: the request has paid at the rate limits already. alone:
-    it may have taken down an instance: it gets one to itself.
+    it may have taken down an instance: it gets one to itself. protocol: by which it came, one of PROTOCOLS.
     """
 
     __slots__ = (
@@ -69,6 +71,7 @@ class Ask:
         "more_headers",
         "no_store",
         "priority",
+        "protocol",
         "rate",
         "request_id",
         "traceparent",
@@ -88,6 +91,7 @@ class Ask:
         content_type: str = "application/json",
         traceparent: str = "",
         accept_stream: bool = True,
+        protocol: str = NATIVE,
     ) -> None:
         self.entry = entry
         self.key_id = key_id
@@ -100,6 +104,7 @@ class Ask:
         self.content_type = content_type
         self.traceparent = traceparent
         self.accept_stream = accept_stream
+        self.protocol = protocol
         self.accept = "application/json"
         self.is_part = False
         self.rate: Rate | None = None

@@ -207,7 +207,7 @@ class Dispatcher:
         call.ended_s = now_s = time.monotonic()
         stats = call.version.stats
         stats.queue_sum_s += call.sent_s - call.submitted_s
-        stats.ended(code, now_s - call.submitted_s)
+        stats.ended(call.ask.protocol, code, now_s - call.submitted_s)
         self.guard.ended(call, outcome, code, now_s)
         self.deliver(call, outcome)
         call.owner.ended(call, outcome, code)

@@ -112,6 +112,7 @@ class Shadow:
             content_type=ask.content_type,
             traceparent=ask.traceparent,
             accept_stream=False,
+            protocol=ask.protocol,
         )
         mine.body, mine.accept, mine.marks = ask.body, ask.accept, SHADOW
         try:

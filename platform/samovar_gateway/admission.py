@@ -18,7 +18,7 @@ from samovar.errors import (
     UnsupportedEncoding,
 )
 from samovar.wire import Result
-from samovar_dispatch.ask import PRIORITIES, Ask
+from samovar_dispatch.ask import NATIVE, PRIORITIES, Ask
 from samovar_dispatch.call import Call
 from samovar_gateway import problems
 from samovar_gateway.state import GatewayState
@@ -40,10 +40,12 @@ class Admission:
         self._id_prefix = token_hex(5).encode()
         self._num_ids = 0
 
-    def check(self, name: str, method: str, header: dict[bytes, bytes], request_id: bytes) -> Ask:
+    def check(
+        self, name: str, method: str, header: dict[bytes, bytes], request_id: bytes, protocol: str = NATIVE
+    ) -> Ask:
         """Return the invocation that path and headers ask for; its deadline runs from now.
 
-        request_id: what its answer and its record are called, whatever becomes of it.
+        request_id: what its answer and its record are called, whatever becomes of it. protocol: by which it came.
         Raises: Unauthenticated, Forbidden, FunctionNotFound (without near names); noted: MethodNotAllowed, Draining,
             RequestError.
         """
@@ -62,6 +64,7 @@ class Admission:
             now_s + min(entry.timeout_s, self._max_timeout_s),
             header,
             request_id,
+            protocol=protocol,
         )
         ask.rate = principal.rate
         try:

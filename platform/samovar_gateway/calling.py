@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from samovar.errors import Cancelled, FunctionNotFound, SamovarError
 from samovar.wire import Result
-from samovar_dispatch.ask import Ask
+from samovar_dispatch.ask import NATIVE, Ask
 from samovar_dispatch.call import Call, Outcome
 from samovar_dispatch.functions import near_names, unknown_function
 from samovar_dispatch.stream import ChunkStream
@@ -64,12 +64,13 @@ class Caller:
         except SamovarError as error:
             raise error if ask is None else self.state.journey.refuse(ask, error) from None
 
-    async def admit(self, name: str, method: str, header: Header, request_id: bytes) -> Ask:
+    async def admit(self, name: str, method: str, header: Header, request_id: bytes, protocol: str = NATIVE) -> Ask:
         """Return the ask for function `name`, as `Admission.check`; one nobody told us of is looked for once.
 
+        protocol: by which it came, one of `ask.PROTOCOLS`.
         Raises: FunctionNotFound with the near names that this caller may see; else as `Admission.check`.
         """
-        check = partial(self.admission.check, name, method, header, request_id)
+        check = partial(self.admission.check, name, method, header, request_id, protocol)
         try:
             try:
                 return check()

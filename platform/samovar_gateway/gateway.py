@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from samovar_dispatch.answers.cabinet import Cabinet
 from samovar_dispatch.answers.errand import Errands
 from samovar_dispatch.answers.shelf import Shelf
+from samovar_dispatch.ask import OIP_GRPC, OIP_REST
 from samovar_dispatch.demand import DemandWriter
 from samovar_dispatch.engine import Engine
 from samovar_dispatch.upkeep import Part, keep_all_running
@@ -128,10 +129,11 @@ class Gateway:
         logging.getLogger("uvicorn.error").addFilter(CountedFilter())
         most = raise_file_limit() - RESERVED_FILES
         admission = Admission(self.state, min(self._settings.max_connections, most))
-        core = Inference(Caller(self.state, admission, self._sweeper))
-        server = create_server(create_app(core, self._admin), partial(InvokeProtocol, admission, self.state.journey))
+        caller = Caller(self.state, admission, self._sweeper)
+        app = create_app(Inference(caller, OIP_REST), self._admin)
+        server = create_server(app, partial(InvokeProtocol, admission, self.state.journey))
         serving = asyncio.create_task(serve(server, [sockets.own]))
-        rpc = await self._start_rpc(core) if sockets.grpc is not None else None
+        rpc = await self._start_rpc(Inference(caller, OIP_GRPC)) if sockets.grpc is not None else None
         parts = self._parts()
         try:
             await server.is_up.wait()

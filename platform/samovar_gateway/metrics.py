@@ -105,10 +105,13 @@ def _labels(version: Version) -> list[str]:
 
 
 def _calls(versions: Iterable[Version]) -> Metric:
-    family = CounterMetricFamily("samovar_calls", "Calls that ended, by outcome", labels=[*LABELS, "code"])
+    family = CounterMetricFamily(
+        "samovar_calls", "Calls that ended, by protocol and outcome", labels=[*LABELS, "protocol", "code"]
+    )
     for version in versions:
-        for code, count in version.stats.outcomes.items():
-            family.add_metric([*_labels(version), code], count)
+        for protocol, outcomes in version.stats.outcomes.items():
+            for code, count in outcomes.items():
+                family.add_metric([*_labels(version), protocol, code], count)
     return family
 
 

@@ -22,7 +22,7 @@ import msgspec
 from samovar.errors import SamovarError
 from samovar.jobs import TERMINAL, JobState
 from samovar.wire import JobTag, Result
-from samovar_dispatch.ask import BACKGROUND, Ask
+from samovar_dispatch.ask import BACKGROUND, JOB, Ask
 from samovar_dispatch.call import Call, Outcome, Version
 from samovar_dispatch.functions import FunctionEntry
 from samovar_dispatch.journey import Journey
@@ -118,6 +118,7 @@ class Attempt:
             taken.id.encode(),
             BACKGROUND,
             content_type=spec.content_type,
+            protocol=JOB,
         )
         ask.rate = self.turn.rate
         ask.job = JobTag(taken.id, taken.attempt, taken.token)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 import redis as redis_sync
@@ -83,10 +84,32 @@ def test_a_record_survives_its_way_into_parquet() -> None:
 
 
 def test_a_file_of_an_older_release_is_read() -> None:
-    before = [values[:-1] for values in frame(row(1)).rows]
-    assert tables.table_of("r", "echo", before)["answered_by"].to_pylist() == [None], "rows of an older gateway"
-    old = tables.tables_of([frame(row(1))])[PARTITION].drop_columns(["hedged", "answer_cut"])
+    before = [values[:-2] for values in frame(row(1)).rows]
+    older = tables.table_of("r", "echo", before)
+    for column in ("answered_by", "protocol"):
+        assert older[column].to_pylist() == [None], "rows of an older gateway"
+    old = tables.tables_of([frame(row(1))])[PARTITION].drop_columns(["hedged", "answer_cut", "protocol"])
     assert tables.conformed(old).schema.equals(tables.SCHEMA)
+
+
+def test_files_with_and_without_a_column_are_merged_and_asked_in_sql(object_store: ObjectStore, tmp_path: Path) -> None:
+    new = tables.tables_of([frame(row(2, protocol="openai"))])[PARTITION]
+    old = tables.tables_of([frame(row(1))])[PARTITION].drop_columns(["protocol"])
+    paths = []
+    for number, table in enumerate((old, new)):
+        object_store.put(f"{PARTITION.prefix}g1-run-{number:06d}.parquet", tables.write(table))
+        paths.append(tmp_path / f"{number}.parquet")
+        paths[-1].write_bytes(tables.write(table))
+    asked = "SELECT seq, protocol FROM read_parquet($paths, union_by_name=true) ORDER BY seq"
+    with duckdb.connect(":memory:") as database:
+        assert database.execute(asked, {"paths": [*map(str, paths)]}).fetchall() == [(1, None), (2, "openai")]
+    assert merging.merge(object_store, PARTITION, HOUR_S + 7200) == 2
+    ((_, (file,)),) = [
+        (partition, [f for f in files if f.name.endswith(".parquet")])
+        for partition, files in merging.partitions(object_store).items()
+    ]
+    merged = tables.read(object_store.get(PARTITION.prefix + file.name)[0])
+    assert [*zip(merged["seq"].to_pylist(), merged["protocol"].to_pylist(), strict=True)] == [(1, None), (2, "openai")]
 
 
 def test_a_segment_becomes_a_file_for_each_function_and_hour(object_store: ObjectStore, tmp_path: Path) -> None:

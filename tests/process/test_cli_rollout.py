@@ -72,6 +72,7 @@ def test_why_tells_the_whole_story(monkeypatch: pytest.MonkeyPatch, capfd: pytes
         "route": ROUTE | {"history": [{"what": "deploy", "at_s": now_s - 5, "by": "abc", "reason": "version 3"}]},
         "serving": "previous",
         "ready": {"1": 2, "3": 0},
+        "calls": {"openai": 12, "native": 3},
         "decisions": [
             {"at_s": now_s, "ref": "f@3", "action": "lost", "rule": "i-1: killed", "desired": 0},
             {"at_s": now_s, "ref": "f@3", "action": "scale", "rule": "rollout", "desired": 2},
@@ -96,6 +97,7 @@ def test_why_tells_the_whole_story(monkeypatch: pytest.MonkeyPatch, capfd: pytes
     text = capfd.readouterr().out
     for part in (
         "ready: version 1: 2, version 3: 0",
+        "calls at this gateway: native 3, openai 12",
         "version 1 still serves: its successor is not ready",
         "f@3 does not come up: OSError: no such model",
         "f@2: its breaker lets probes through (crash loop)",

@@ -387,7 +387,7 @@ def test_metrics_count_by_function_and_outcome(gateway: Gateway) -> None:
     for _ in range(3):
         gateway.invoke("counted", {"n": 1})
     text = gateway.client.get("/metrics").text
-    assert 'samovar_calls_total{code="ok",function="counted",version="1"} 3.0' in text
+    assert 'samovar_calls_total{code="ok",function="counted",protocol="native",version="1"} 3.0' in text
     assert re.search(r'samovar_call_seconds_bucket\{function="counted",le="\+Inf",version="1"\} 3.0', text)
     assert 'samovar_instances{function="counted",state="ready",version="1"} 1.0' in text
     assert "process_cpu_seconds_total" in text

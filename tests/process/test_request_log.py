@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ import redis as redis_sync
 from samovar.cli.__main__ import run as run_command
 from samovar.policies import Log
 from samovar.spec import Limits
+from samovar.tensors import TensorSpec
+from samovar_dispatch.ask import PROTOCOLS
 from samovar_storage.objects import ObjectStore
 from support.folders import short_folder
 from support.gateway import ADMIN_KEY, Gateway, running_gateway
+from support.rpc import connected, floats, request
 from support.stores import stores_for_a_test
 from support.waiting import wait_until
 
@@ -104,6 +108,31 @@ def test_a_call_has_one_record_in_redis_and_after_it_was_shipped(gateway: Gatewa
     assert 0 <= record["run_ms"] <= record["total_ms"] and record["batch_size"] >= 1
     assert not any(record[mark] for mark in ("cached", "fallback", "retried", "hedged", "shadow"))
     assert record["cold"] == (record.get("boot_load_ms") == 4.0)
+
+
+def test_who_calls_by_which_protocol_is_counted_and_recorded(gateway: Gateway, name: str, run: Run) -> None:
+    schema = {"properties": {"text": {"type": "string"}}, "required": ["text"]}
+    inputs = [TensorSpec(name="x", datatype="FP32", shape=[-1])]
+    gateway.start_instance(gateway.deploy(name, task="embeddings", input_schema=schema, inputs=inputs).ref)
+    assert gateway.invoke(name, {"x": [1]}).status_code == 200
+    assert gateway.invoke(name, {"x": [1]}, accept="text/event-stream").status_code == 200
+    gateway.client.post("/v1/embeddings", json={"model": name, "input": ["a", "b"]})
+    gateway.client.post("/v1/chat/completions", json={"model": name, "messages": []})  # refused before it is a call
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}
+    gateway.client.post(f"/v2/models/{name}/infer", json={"inputs": [tensor]})
+    with connected(gateway.grpc) as rpc:
+        rpc.refused(request(name, x=floats(1.0)).SerializeToString())
+    seen = Counter(record["protocol"] for record in records(gateway, name))
+    assert seen == {"native": 2, "openai": 3, "oip-rest": 1, "oip-grpc": 1}
+
+    def calls(protocol: str) -> float:
+        return gateway.metric(f'samovar_calls_total{{function="{name}",protocol="{protocol}"}}')
+
+    by = {protocol: calls(protocol) for protocol in PROTOCOLS}
+    assert by == {"native": 2, "openai": 2, "oip-rest": 1, "oip-grpc": 1, "job": 0}
+    assert gateway.client.get(f"/v1/functions/{name}/why").json()["calls"] == {k: v for k, v in by.items() if v}
+    table = run()[1]
+    assert table.count("openai") == 3 and table.count("oip-") == 2 and "native" not in table
 
 
 def test_every_kind_of_outcome_has_its_record(gateway: Gateway, name: str) -> None:

@@ -97,9 +97,12 @@ class Gateway:
         return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
 
     def metric(self, name: str) -> float:
-        """Return the sum of a metric over its labels."""
+        """Return the sum of a metric over the labels that `name` does not give."""
+        name, _, given = name.partition("{")
+        wanted = given.rstrip("}").split(",") if given else []
         lines = self.client.get("/metrics").text.splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((name + "{", name + " ")))
+        found = [line for line in lines if line.startswith((name + "{", name + " ")) and all(w in line for w in wanted)]
+        return sum(float(line.rpartition(" ")[2]) for line in found)
 
     @property
     def grpc(self) -> str:

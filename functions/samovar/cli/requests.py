@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _NEVER_CUT = ("at", "instance", "request id")  # in a narrow terminal: people copy them
 _WIDE = 110  # columns of a terminal that has room for everything
 _MARKS = ("cold", "cached", "fallback", "retried", "hedged", "shadow")
+_NATIVE = "native"
 _DOWNLOAD_TIMEOUT_S = 60.0
 MAX_DOWNLOAD_BYTES = 4 << 30
 MAX_SQL_ROWS = 10_000
@@ -139,7 +140,7 @@ def _records_table(records: list[dict[str, Any]], width: int) -> Table:
             record["code"],
             *(f"{record[f'{part}_ms']:.1f}" for part in ("total", "queue", "run")),
             record["instance"][-8:],
-            " ".join(mark for mark in _MARKS if record[mark]) + _stand_in(record),
+            " ".join((*_protocol(record), *(mark for mark in _MARKS if record[mark]))) + _stand_in(record),
             record["request_id"],
         ]
         for record in records
@@ -148,6 +149,12 @@ def _records_table(records: list[dict[str, Any]], width: int) -> Table:
         at = columns.index("instance")
         columns, rows = columns[:at] + columns[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
     return _table(columns, rows, width)
+
+
+def _protocol(record: Mapping[str, Any]) -> list[str]:
+    """Return by which protocol it came, unless by ours; records of older releases do not say."""
+    protocol = record.get("protocol", _NATIVE)
+    return [protocol] if protocol != _NATIVE else []
 
 
 def _stand_in(record: Mapping[str, Any]) -> str:

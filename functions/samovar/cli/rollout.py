@@ -136,6 +136,9 @@ def _breaker_text(breaker: dict[str, Any]) -> str:
 def _why_text(found: dict[str, Any], now_s: float) -> str:
     ready = ", ".join(f"version {version}: {count}" for version, count in found["ready"].items())
     lines = [f"{found['name']}: {_route_text(found['route'])}", f"  ready: {ready or 'none'}"]
+    if calls := found.get("calls"):
+        by = ", ".join(f"{protocol} {number}" for protocol, number in sorted(calls.items()))
+        lines.append(f"  calls at this gateway: {by}")
     if found["serving"] != "target":
         before = ", ".join(found["route"]["previous"])
         lines.append(f"  version {before} still serves: its successor is {_state_of(found)}")

@@ -120,7 +120,7 @@ class RequestLog:
             ask.key_id, ask.priority, status, code, total_s, queue_s, result.run_us, result.batch_size, attempts, marks,
             size_in, size_out, ask.content_type[:MAX_HEADER_CHARS], ask.traceparent[:MAX_HEADER_CHARS], boot_ms,
             body if form else None, form, answer if form else None, form if answer is not None else NONE,
-            ask.answered_by,
+            ask.answered_by, ask.protocol,
         )  # fmt: skip
         book.add(row, size_in + size_out if form else 0, self.run)
         if form == UNTREATED:

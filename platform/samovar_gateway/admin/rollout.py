@@ -103,13 +103,15 @@ class RouteView(Struct, frozen=True, kw_only=True):
 
 class Why(Struct, frozen=True, kw_only=True):
     """Why traffic goes where it goes. serving: where this gateway sends calls now; ready: instances it may give calls,
-    by version. decisions: of the pool manager, newest first. boot_failures, breakers: by `name@version`.
+    by version. calls: that ended at this gateway since it started, by protocol. decisions: of the pool manager, newest
+    first. boot_failures, breakers: by `name@version`.
     trial: the verdict on the canary so far. mirror: how the mirror's answers compare."""
 
     name: str
     route: Route
     serving: Literal["target", "moving", "previous"]
     ready: dict[str, int]
+    calls: dict[str, int]
     decisions: list[Decision]
     boot_failures: dict[str, BootFailure]
     breakers: dict[str, BreakerView]
@@ -175,6 +177,7 @@ class Rollout(Controller):
             route=record.route,
             serving=_serving(services, name),
             ready=services.num_ready(name),
+            calls=services.num_calls(name),
             decisions=await live.decisions(redis, name, NUM_DECISIONS),
             boot_failures=await live.boot_failures(redis, refs),
             breakers=services.breakers(name),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -97,6 +98,15 @@ class Services:
         """Return version → instances ready for calls from here, of the versions that a function's route names."""
         entry = self.state.functions.entries.get(name)
         return {str(version): entry.num_ready(version) for version in sorted(entry.versions)} if entry else {}
+
+    def num_calls(self, name: str) -> dict[str, int]:
+        """Return protocol → calls that ended here, of the versions that a function's route names."""
+        entry = self.state.functions.entries.get(name)
+        calls: Counter[str] = Counter()
+        for version in entry.versions.values() if entry else ():
+            for protocol, outcomes in version.stats.outcomes.items():
+                calls[protocol] += sum(outcomes.values())
+        return {protocol: number for protocol, number in calls.items() if number}
 
     def breakers(self, name: str) -> dict[str, BreakerView]:
         """Return `name@version` → its circuit breaker here, of the versions that a function's route names."""

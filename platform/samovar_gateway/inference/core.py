@@ -34,10 +34,11 @@ _OWN_HEADERS = (b"content-type", b"content-length")
 
 
 class Inference:
-    """One per gateway, for all its edges."""
+    """One per edge. protocol: its, one of `ask.PROTOCOLS`."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, protocol: str) -> None:
         self.caller = caller
+        self._protocol = protocol
 
     async def find(self, name: str, version: str, header: Header) -> tuple[FunctionEntry, Version]:
         """Return function and version of a model, for who may see it. version: "" = the one with the most traffic.
@@ -71,7 +72,7 @@ class Inference:
                 of an invocation's headers. timeout_s: of the caller, beside the header's and the function's own.
         Raises: as `Caller.admit`; noted: NotFound if the route has no such version, RequestError if it has no tensors.
         """
-        ask = await self.caller.admit(name, "POST", header, request_id)
+        ask = await self.caller.admit(name, "POST", header, request_id, self._protocol)
         ask.content_type = ask.accept = tensor_codec.MEDIA_TYPE
         shorten(ask, timeout_s)
         try:

@@ -19,8 +19,8 @@ def document(found: Iterable[tuple[FunctionEntry, Version]]) -> dict[str, Any]:
 
 def _of(version: Version) -> dict[str, Any]:
     stats = version.stats
-    num_good = stats.outcomes.get("ok", 0)
-    num_all = sum(stats.outcomes.values())
+    num_good = sum(outcomes.get("ok", 0) for outcomes in stats.outcomes.values())
+    num_all = sum(sum(outcomes.values()) for outcomes in stats.outcomes.values())
     return {
         "name": version.manifest.name,
         "version": version.label.decode(),

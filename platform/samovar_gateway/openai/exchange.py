@@ -17,7 +17,7 @@ from litestar.types import HTTPScope, Receive, Send
 
 from samovar.errors import FunctionNotFound, MethodNotAllowed, SamovarError, UnsupportedEncoding
 from samovar.values import NAME_PATTERN
-from samovar_dispatch.ask import Ask
+from samovar_dispatch.ask import OPENAI, Ask
 from samovar_gateway.admission import CLOSE
 from samovar_gateway.auth import Principal
 from samovar_gateway.body import discard
@@ -105,7 +105,7 @@ class Exchange:
         if not NAME_PATTERN.fullmatch(model):
             raise await self.unknown(model)
         try:
-            return await self.caller.admit(model, self.method, self.header, self.request_id)
+            return await self.caller.admit(model, self.method, self.header, self.request_id, OPENAI)
         except FunctionNotFound:
             raise await self.unknown(model) from None
 

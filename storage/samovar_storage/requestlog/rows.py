@@ -26,7 +26,7 @@ class Row(msgspec.Struct, array_like=True, gc=False):
     at_s: arrival, unix seconds. total_s, queue_s: until its end, and until an instance started it. run_us: in the
     handler. num_attempts: runs that ended in a lost instance. marks: bit i says MARKS[i]. boot_ms: phases of the boot
     it waited for. body_form, answer_form: what `body` and `answer` hold. answered_by: whose answer it is, where it is
-    not its own: a version's ref, or "value".
+    not its own: a version's ref, or "value". protocol: by which it came, as in `samovar_dispatch.ask`.
     """
 
     seq: int
@@ -54,6 +54,7 @@ class Row(msgspec.Struct, array_like=True, gc=False):
     answer: bytes | None
     answer_form: int
     answered_by: str = ""
+    protocol: str = "native"
 
 
 class Frame(NamedTuple):

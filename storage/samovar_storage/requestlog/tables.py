@@ -53,6 +53,7 @@ SCHEMA = pa.schema(
         ("answer_form", pa.string()),
         ("answer_cut", pa.bool_()),
         ("answered_by", pa.string()),
+        ("protocol", pa.string()),
     ]
 )
 
