@@ -48,8 +48,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A request that can be done. max_tokens: of each choice. grammar: at its beginning, None = free text. inputs: as in
-    `Sequence`."""
+    """A request that can be done. max_tokens: of each choice. grammar: at its beginning, None = free text.
+
+    inputs: as in `Sequence`.
+    """
 
     request: GenerationInput
     prompt: list[int]

@@ -53,7 +53,9 @@ class ChatTemplate:
                 return_dict=False,
             )
         except Exception as error:  # a template is a program of its own, and may raise anything
-            raise refusal("messages", f"the model's chat template refuses these messages: {_reason(error)}") from error
+            raise refusal(
+                "messages", f"the model's chat template refuses these messages: {reason_of(error)}"
+            ) from error
         return ids
 
     def _turn(self, place: int, message: Message) -> dict[str, Any]:
@@ -100,5 +102,6 @@ def _arguments(place: int, text: str) -> Any:
         raise refusal("messages", f"messages[{place}] has a tool call whose arguments are not JSON") from None
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return what a template or a processor raised, for the error that a caller gets."""
     return (str(error) or type(error).__name__)[:MAX_REASON_CHARS]

@@ -1,8 +1,8 @@
 """Prompts and conversations with pictures and sounds, as the model's own processor reads them.
 
-    messages ─► parts, each checked alone ─► chat template ─► processor ─► token ids, and pixels or spectra beside them
+    parts, each checked alone ─► chat template ─► processor ─► token ids, and pixels or spectra beside them
 
-What is decoded and read is bounded, and done in a thread, one request at a time: a processor is not made for two.
+What is decoded is bounded, and read in a thread, one request at a time: a processor is not made for two at once.
 This module does not know models, engines or steps.
 """
 
@@ -15,42 +15,49 @@ from typing import Any
 
 import msgspec
 
-from samovar.errors import InvalidInput, RequestError
+from samovar.errors import InvalidInput
 from samovar.tasks.generation import GenerationInput, Message, Part, Tool, refusal
 from samovar_instance.engines.generation.planning import Limits, Planner
-from samovar_instance.engines.generation.templates import MAX_REASON_CHARS, ChatTemplate, num_chars
+from samovar_instance.engines.generation.templates import ChatTemplate, num_chars, reason_of
 from samovar_instance.engines.generation.tools import ToolFormat
 from samovar_instance.engines.pipelines.media import MAX_PIXELS, image_of, sound_of
 
 _IDS = ("input_ids", "decoder_input_ids")
+_RATE_HZ = 16_000  # of processors that do not say
 
 
 class MediaPlanner(Planner):
-    """Reads requests for one model that sees, or hears. kinds: of parts that it takes."""
+    """Reads requests for one model that sees, or hears."""
 
-    def __init__(self, processor: Any, limits: Limits, kinds: frozenset[str], tool_format: ToolFormat | None) -> None:
-        """processor: of transformers, with a tokenizer. tool_format: as of `Planner`."""
+    def __init__(
+        self,
+        processor: Any,
+        limits: Limits,
+        kinds: frozenset[str],
+        move: Callable[[Any], dict[str, Any]],
+        tool_format: ToolFormat | None = None,
+    ) -> None:
+        """processor: of transformers, with a tokenizer. kinds: of parts that are taken, such as "image".
+
+        move: makes the model's inputs of what the processor made, where the model is. tool_format: as of `Planner`.
+        """
         super().__init__(processor.tokenizer, limits, tool_format)
         self._processor = processor
         self._kinds = kinds
+        self._move = move
         self._reading = threading.Lock()
-        self._template = MediaTemplate(processor)
+        self._template: MediaTemplate = MediaTemplate(processor)
 
     async def _prompt(self, request: GenerationInput, wanted_tools: list[Tool]) -> tuple[list[int], Any]:
         if isinstance(request.prompt, list):
             if request.images:
                 raise refusal("images", "images go with a prompt that is a text")
             return await super()._prompt(request, wanted_tools)
-        if request.messages is not None:
-            param, work = "messages", self._conversation(request.messages, wanted_tools)
-            size = sum(map(num_chars, request.messages))
-            self._check_room(len(request.messages), param, "at least ")
-        else:
-            assert request.prompt is not None, "one of the two is there"
-            param, work = "prompt", self._pictured(request.prompt, request.images)
-            size = len(request.prompt)
-        self._check_size(size, param)
-        inputs = await asyncio.to_thread(self._read, work)
+        param = "prompt" if request.messages is None else "messages"
+        messages = request.messages or []
+        self._check_room(len(messages), param, "at least ")
+        self._check_size(len(request.prompt or "") + sum(map(num_chars, messages)), param)
+        inputs = await asyncio.to_thread(self._read, request, wanted_tools)
         name = next((name for name in _IDS if name in inputs), None)
         if name is None:
             raise refusal(param, "the model's processor makes no tokens of it")
@@ -58,24 +65,108 @@ class MediaPlanner(Planner):
         self._check_room(len(ids), param)
         return ids, inputs
 
-    def _read(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _read(self, request: GenerationInput, tools: list[Tool]) -> dict[str, Any]:
+        """Return the model's inputs. Raises: RequestError."""
+        extractor = getattr(self._processor, "feature_extractor", None)
+        media = Media(self._kinds, getattr(extractor, "sampling_rate", _RATE_HZ))
+        if request.messages is not None:
+            turns = [self._template.turn(place, message, media) for place, message in enumerate(request.messages)]
+            with self._reading:
+                return self._move(self._template.inputs(turns, tools))
+        pictures = [media.image(data, f"images[{place}]") for place, data in enumerate(request.images)]
         with self._reading:
-            return work()
+            return self._move(self._pictured(request.prompt, pictures))
 
-    def _conversation(self, messages: Sequence[Message], tools: list[Tool]) -> Callable[[], dict[str, Any]]:
-        def read() -> dict[str, Any]:
-            media = Media(self._kinds, self._rate_hz)
-            return self._template.inputs(messages, tools, media)
+    def _pictured(self, prompt: Any, pictures: list[Any]) -> Any:
+        """Return what the processor makes of a prompt and its pictures."""
+        try:
+            return self._processor(images=pictures or None, text=prompt, return_tensors="pt")
+        except Exception as error:  # it may raise anything where text and pictures do not fit
+            raise refusal("prompt", f"the model's processor refuses this prompt: {reason_of(error)}") from error
 
-        return read
 
-    def _pictured(self, prompt: str, images: list[bytes]) -> Callable[[], dict[str, Any]]:
-        def read() -> dict[str, Any]:
-            media = Media(self._kinds, self._rate_hz)
-            pictures = [media.image(data, f"images[{place}]") for place, data in enumerate(images)]
-            try:
-                return dict(self._processor(images=pictures or None, text=prompt, return_tensors="pt"))
-            except Exception as error:  # it may raise anything where text and pictures do not fit
-                raise refusal("prompt", f"the model's processor refuses this prompt: {_reason(error)}") from error
+class MediaTemplate(ChatTemplate):
+    """The chat template of a processor, or else of its tokenizer."""
 
-        return read
+    def __init__(self, processor: Any) -> None:
+        """processor: of transformers."""
+        super().__init__(processor if processor.chat_template else processor.tokenizer)
+        self._processor = processor
+        self._takes_parts = "image" in self.source or "audio" in self.source
+
+    def turn(self, place: int, message: Message, media: Media) -> dict[str, Any]:
+        """Return one message as templates take it. Raises: RequestError naming what cannot be taken."""
+        content = message.content
+        parts = [Part(type="text", text=content)] if isinstance(content, str) else content or []
+        made = self._turn(place, msgspec.structs.replace(message, content=None if content is None else ""))
+        for at, part in enumerate(parts):
+            if part.type != "text" and part.type not in self.source:
+                path = f"messages[{place}].content[{at}]"
+                raise refusal(path, f"{path}: the model's chat template has no place for parts of type {part.type!r}")
+        read = [media.part(part, f"messages[{place}].content[{at}]") for at, part in enumerate(parts)]
+        made["content"] = read if self._takes_parts else "".join(part["text"] for part in read)
+        return made
+
+    def inputs(self, turns: list[dict[str, Any]], tools: Sequence[Tool]) -> Any:
+        """Return what the processor makes of a conversation, up to where the model is to answer.
+
+        Raises: RequestError naming messages if the model has no template, or it does not take this conversation.
+        """
+        if not self.source:
+            raise refusal("messages", "the model has no chat template: send `prompt`, and `images` beside it")
+        try:
+            return self._processor.apply_chat_template(
+                turns,
+                chat_template=self.source,
+                tools=[msgspec.to_builtins(tool) for tool in tools] or None,
+                add_generation_prompt=True,
+                sanitize_control_tokens=True,
+                tokenize=True,
+                return_dict=True,
+                return_tensors="pt",
+            )
+        except Exception as error:  # a template is a program of its own, and may raise anything
+            raise refusal(
+                "messages", f"the model's chat template refuses these messages: {reason_of(error)}"
+            ) from error
+
+
+class Media:
+    """Pictures and sounds of one request, decoded within bounds."""
+
+    def __init__(self, kinds: frozenset[str], rate_hz: int) -> None:
+        """kinds: of parts that are taken. rate_hz: of what the model hears."""
+        self._kinds = kinds
+        self._rate_hz = rate_hz
+        self._num_pixels = 0
+
+    def part(self, part: Part, path: str) -> dict[str, Any]:
+        """Return a part as templates take it. Raises: RequestError naming `path`."""
+        if part.type == "text":
+            return {"type": "text", "text": part.text}
+        if part.type not in self._kinds:
+            raise refusal(path, f"{path}: the model takes parts of type {', '.join(sorted(self._kinds))}")
+        data = getattr(part, part.type)
+        if data is None:
+            raise refusal(path, f"{path}: a part of type {part.type!r} has its bytes, in base64, as {part.type!r}")
+        read = self.image if part.type == "image" else self._sound
+        return {"type": part.type, part.type: read(data, path)}
+
+    def image(self, data: bytes, path: str) -> Any:
+        """Return the picture. Raises: RequestError naming `path`."""
+        picture = _named(path, lambda: image_of(data))
+        self._num_pixels += picture.width * picture.height
+        if self._num_pixels > MAX_PIXELS:
+            raise refusal(path, f"{path}: the pictures of a request have at most {MAX_PIXELS} pixels together")
+        return picture
+
+    def _sound(self, data: bytes, path: str) -> Any:
+        return _named(path, lambda: sound_of(data, None, self._rate_hz))
+
+
+def _named(path: str, read: Callable[[], Any]) -> Any:
+    """Return what `read` does; its error names `path`."""
+    try:
+        return read()
+    except InvalidInput as error:
+        raise refusal(path, f"{path}: {str(error).partition(': ')[2]}") from None

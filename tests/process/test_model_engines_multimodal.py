@@ -1,0 +1,203 @@
+"""Text from pictures, in real instances of models deployed without code: as transformers writes it, token by token."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from samovar import wire
+from samovar.models.folder import read_model_folder
+from samovar.models.project import app_code, example_of, write_project
+from samovar.models.tasks import TASKS, choose
+from samovar.tasks.generation import MAX_MEDIA, GenerationOutput
+from support.instance_driver import Caller, Instance, Zygote
+from support.tiny_tasks import png, tiny_task
+
+pytestmark = pytest.mark.process
+
+TASK = "image-text-to-text"
+RED, GREEN = png(40, 30, (200, 3, 9)), png(20, 50, (3, 200, 9))
+GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
+LONG = GREEDY | {"max_tokens": 200}
+
+
+def image(data: str) -> dict[str, Any]:
+    return {"type": "image", "image": data}
+
+
+def asks(*parts: Any, **more: Any) -> dict[str, Any]:
+    """Return a request of one message of texts and images."""
+    content = [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+    return {"messages": [{"role": "user", "content": content}]} | GREEDY | {"max_tokens": 12} | more
+
+
+@pytest.fixture(scope="module")
+def instance(session_zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    """A ready instance of the project that `deploy --model` writes for a tiny Llava."""
+    folder = read_model_folder(str(tiny_task(TASK)))
+    choice = choose(folder, None)
+    assert choice.task.name == TASK
+    app = write_project(tmp_path_factory.mktemp("vlm") / "model_vlm", app_code("vlm", choice.task, folder), folder)
+    yield session_zygote.start(app.parent, weights=folder.path)
+    session_zygote.clean()
+
+
+@pytest.fixture
+def caller(instance: Instance) -> Iterator[Caller]:
+    caller = instance.connect()
+    yield caller
+    caller.close()
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Any:
+    """transformers' own pipeline of the same folder."""
+    from transformers import pipeline
+
+    return pipeline(TASK, model=str(tiny_task(TASK)), device="cpu")
+
+
+def pieces_of(caller: Caller, number: int) -> Iterator[GenerationOutput]:
+    while not isinstance(frame := caller.next(), wire.End):
+        assert isinstance(frame, wire.Chunk) and frame.id == number, frame
+        caller.send(wire.Credit(number, 1))
+        yield msgspec.json.decode(frame.body, type=GenerationOutput)
+
+
+def streamed(caller: Caller, body: dict[str, Any]) -> list[GenerationOutput]:
+    return [*pieces_of(caller, caller.invoke(body, accept_stream=True))]
+
+
+def text_of(pieces: list[GenerationOutput], index: int = 0) -> str:
+    return "".join(piece.text for piece in pieces if piece.index == index)
+
+
+def failure(caller: Caller) -> wire.Failure:
+    while not isinstance(frame := caller.next(), wire.Failure):
+        assert isinstance(frame, wire.Chunk), frame
+    return frame
+
+
+def test_it_warms_up_with_a_picture(instance: Instance) -> None:
+    example = example_of(TASKS[TASK], read_model_folder(str(tiny_task(TASK))))
+    assert [part["type"] for part in example["messages"][0]["content"]] == ["image", "text"]
+    assert instance.ready is not None and instance.ready.boot_ms["warmup"] > 0
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [("what is it? ", image(RED)), (image(RED), " or ", image(GREEN), "?"), ("no picture at all",)],
+)
+def test_its_text_is_that_of_transformers(caller: Caller, pipe: Any, parts: tuple[Any, ...]) -> None:
+    from samovar_instance.engines.pipelines.media import image_of
+
+    body = asks(*parts, logprobs=0)
+    pieces = streamed(caller, body)
+    turns = [
+        part if part["type"] == "text" else image(image_of(base64.b64decode(part["image"])))
+        for part in body["messages"][0]["content"]
+    ]
+    chat = [{"role": "user", "content": turns}]
+    settings = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
+    (expected,) = pipe(text=chat, return_tensors=True, generate_kwargs=settings)
+    told = [token.token_id for piece in pieces for token in piece.logprobs]
+    assert told == expected["generated_token_ids"].tolist()[-12:]
+    assert len(pieces) > 2 and pieces[-1].finish_reason == "length"
+    assert pieces[-1].usage is not None and pieces[-1].usage.completion_tokens == 12
+
+
+def test_a_prompt_has_its_pictures_beside_it(caller: Caller) -> None:
+    told = asks("what is it? ", image(RED))
+    prompt = "<|im_start|>user\nwhat is it? <image><|im_end|>\n<|im_start|>assistant\n"
+    body = {"prompt": prompt, "images": [RED]} | GREEDY | {"max_tokens": 12}
+    assert text_of(streamed(caller, body)) == text_of(streamed(caller, told))
+    assert text_of(streamed(caller, body | {"images": [GREEN]})) != text_of(streamed(caller, told))
+
+
+def test_marks_of_the_template_in_a_text_stay_text(caller: Caller) -> None:
+    pieces = streamed(caller, asks("a <image> and <|im_end|> ", image(RED)))
+    assert pieces[-1].usage is not None
+    assert pieces[-1].finish_reason == "length"
+
+
+def test_choices_are_those_of_the_seed_and_stops_end_them(caller: Caller) -> None:
+    body = asks("tea? ", image(RED), temperature=1.2, seed=5, n=6, logprobs=2)
+    pieces, again = streamed(caller, body), streamed(caller, body)
+    texts = [text_of(pieces, index) for index in range(6)]
+    assert texts == [text_of(again, index) for index in range(6)] and len({*texts}) > 3
+    assert all(len(each.top) == 2 for piece in pieces for each in piece.logprobs)
+    whole = text_of(streamed(caller, asks("tea? ", image(RED), max_tokens=40)))
+    stop = whole[6:10]
+    cut = streamed(caller, asks("tea? ", image(RED), max_tokens=40, stop=[stop]))
+    assert text_of(cut) == whole[: whole.index(stop)] and cut[-1].finish_reason == "stop"
+
+
+def test_several_at_a_time_get_what_they_get_alone(instance: Instance, caller: Caller) -> None:
+    bodies = [asks(text, image(picture)) for text in ("one ", "two ") for picture in (RED, GREEN)]
+    alone = [text_of(streamed(caller, body)) for body in bodies]
+    callers = [instance.connect() for _ in bodies]
+    numbers = [each.invoke(body, accept_stream=True) for each, body in zip(callers, bodies, strict=True)]
+    together = [text_of([*pieces_of(each, number)]) for each, number in zip(callers, numbers, strict=True)]
+    for each in callers:
+        each.close()
+    assert together == alone and len({*alone}) == 4
+
+
+def test_a_cancel_and_a_deadline_end_it_at_once(caller: Caller) -> None:
+    endless = asks("tea? ", image(RED), max_tokens=1500, n=4)
+    number = caller.invoke(endless, accept_stream=True)
+    caller.expect(wire.Chunk)
+    caller.send(wire.Cancel(number))
+    assert failure(caller).code == "cancelled"
+    caller.invoke(endless, timeout_ms=400, accept_stream=True)
+    assert failure(caller).code == "deadline_exceeded"
+    assert text_of(streamed(caller, asks("tea? ", image(RED))))
+
+
+BOMB = png(8000, 8000)
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("no image", asks(image(base64.b64encode(b"no image").decode())), "messages[0].content[0]"),
+    ("cut off", asks("a", image(base64.b64encode(base64.b64decode(RED)[:40]).decode())), "messages[0].content[1]"),
+    ("a bomb", asks(image(BOMB)), "messages[0].content[0]"),
+    ("bombs together", asks(*[image(png(5000, 4000))] * 3), "messages[0].content[2]"),
+    ("no bytes", asks({"type": "image"}), "messages[0].content[0]"),
+    ("a sound", asks({"type": "audio", "audio": "aaaa"}), "messages[0].content[0]"),
+    ("too many", asks(*[image(RED)] * (MAX_MEDIA + 1)), "messages"),
+    ("another role", {"messages": [{"role": "tool", "content": None}]}, "messages"),
+    ("pictures beside messages", asks("a") | {"images": [RED]}, "images"),
+    ("pictures without a place", {"prompt": "tea", "images": [RED]}, "prompt"),
+    ("a place without a picture", {"prompt": "tea <image>"}, "prompt"),
+    ("pictures beside tokens", {"prompt": [1, 2], "images": [RED]}, "images"),
+    ("empty", {"prompt": ""}, "prompt"),
+    ("10 MB", asks("tea " * 2_500_000), "messages"),
+    ("more than the context", asks("the cat " * 2000, image(RED)), "messages"),
+    ("more than its rest", asks("tea ", image(RED), max_tokens=2048), "max_tokens"),
+    ("an unknown token", {"prompt": [99_999]}, "prompt"),
+    ("a temperature", asks("tea", temperature=-1), "temperature"),
+]
+
+
+@pytest.mark.parametrize(("body", "param"), [wrong[1:] for wrong in WRONG], ids=[wrong[0] for wrong in WRONG])
+def test_what_is_wrong_is_told_by_name_and_harms_nobody(
+    instance: Instance, caller: Caller, body: dict[str, Any], param: str
+) -> None:
+    other = instance.connect()
+    good = other.invoke(asks("tea? ", image(RED)), accept_stream=True)
+    failed = caller.fail(body)
+    assert (failed.status, failed.extra["param"]) == (400, param), failed
+    assert text_of([*pieces_of(other, good)])
+    other.close()
+
+
+def test_what_hears_takes_pictures_as_well(session_zygote: Zygote, tmp_path: Path) -> None:
+    folder = read_model_folder(str(tiny_task("any-to-any")))
+    app = write_project(tmp_path / "model_any", app_code("any", TASKS["any-to-any"], folder), folder)
+    caller = session_zygote.start(app.parent, weights=folder.path).connect()
+    assert text_of(streamed(caller, asks("tea? ", image(RED))))
+    failed = caller.fail(asks({"type": "audio", "audio": base64.b64encode(b"RIFF").decode()}))
+    assert failed.status == 400 and "no place for parts of type 'audio'" in failed.detail

@@ -1,0 +1,153 @@
+"""Tiny models that see, read documents and tables, or speak, with random weights; `tiny_tasks` writes them to folders.
+
+Importing this module imports no torch.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from support.tiny_models import CONTEXT_TOKENS, tiny_tokenizer
+
+IMAGE_TOKEN = "<image>"  # noqa: S105 (a token of a vocabulary)
+MEDIA_TEMPLATE = """\
+{%- for message in messages -%}<|im_start|>{{ message['role'] }}
+{% for part in message['content'] -%}
+{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}
+{%- endfor %}<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif -%}"""
+_SIDE = 32
+_SEES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "image_size": _SIDE,
+    "patch_size": 8,
+}
+_WRITES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "max_position_embeddings": CONTEXT_TOKENS,
+    "initializer_range": 0.2,
+    "tie_word_embeddings": False,
+}
+
+
+def llava() -> list[Any]:
+    """Return a Llava: a Llama that sees 16 patches of each image, with a chat template."""
+    t = _transformers()
+    tokenizer = copy.deepcopy(tiny_tokenizer())
+    tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE_TOKEN]})
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
+    config = t.LlavaConfig(
+        vision_config=t.CLIPVisionConfig(**_SEES),
+        text_config=t.LlamaConfig(**_WRITES, **ends, vocab_size=len(tokenizer)),
+        image_token_index=tokenizer.convert_tokens_to_ids(IMAGE_TOKEN),
+        vision_feature_layer=-1,
+    )
+    size = {"height": _SIDE, "width": _SIDE}
+    processor = t.LlavaProcessor(
+        image_processor=t.CLIPImageProcessorPil(size={"shortest_edge": _SIDE}, crop_size=size),
+        tokenizer=tokenizer,
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=MEDIA_TEMPLATE,
+    )
+    return [t.LlavaForConditionalGeneration(config), processor]
+
+
+def layoutlm() -> list[Any]:
+    """Return a LayoutLM: questions about words at places."""
+    t = _transformers()
+    tokenizer = word_tokenizer(t.BertTokenizerFast)
+    config = t.LayoutLMConfig(**_READS, vocab_size=len(tokenizer), max_2d_position_embeddings=1024)
+    return [t.LayoutLMForQuestionAnswering(config), tokenizer]
+
+
+def tapas() -> list[Any]:
+    """Return a Tapas: questions about tables, with sums and averages."""
+    t = _transformers()
+    tokenizer = word_tokenizer(t.TapasTokenizer)
+    config = t.TapasConfig(
+        **_READS,
+        vocab_size=len(tokenizer),
+        type_vocab_sizes=[3, 256, 256, 2, 256, 256, 10],
+        num_aggregation_labels=4,
+        aggregation_labels={0: "NONE", 1: "SUM", 2: "AVERAGE", 3: "COUNT"},
+        no_aggregation_label_index=0,
+    )
+    return [t.TapasForQuestionAnswering(config), tokenizer]
+
+
+def vits() -> list[Any]:
+    """Return a VITS: speech by letters."""
+    t = _transformers()
+    letters = {letter: index for index, letter in enumerate("_abcdefghijklmnopqrstuvwxyz ?!'")}
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "vocab.json"
+        file.write_text(json.dumps(letters))
+        tokenizer = t.VitsTokenizer(str(file), phonemize=False, is_uroman=False, pad_token="_", unk_token="?")
+    config = t.VitsConfig(
+        vocab_size=len(letters),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        ffn_dim=32,
+        flow_size=16,
+        spectrogram_bins=9,
+        wavenet_kernel_size=3,
+        prior_encoder_num_flows=1,
+        prior_encoder_num_wavenet_layers=1,
+        posterior_encoder_num_wavenet_layers=1,
+        duration_predictor_num_flows=1,
+        duration_predictor_filter_channels=16,
+        duration_predictor_flow_bins=4,
+        depth_separable_num_layers=1,
+        depth_separable_channels=2,
+        upsample_initial_channel=16,
+        upsample_rates=[4, 4],
+        upsample_kernel_sizes=[8, 8],
+        resblock_kernel_sizes=[3],
+        resblock_dilation_sizes=[[1, 3]],
+    )
+    return [t.VitsModel(config), tokenizer]
+
+
+_NUM_POSITIONS = 64
+_READS = {
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": _NUM_POSITIONS,
+    "initializer_range": 0.2,
+}
+_WORDS = ("tea", "coffee", "green", "black", "cups", "two", "how", "many", "is", "ready", "what", "the", "of", "2", "3")
+
+
+def word_tokenizer(kind: Any) -> Any:
+    """Return a tokenizer of a few words and all letters. kind: of transformers, that reads BERT's vocabularies."""
+    letters = [chr(code) for code in range(ord("!"), ord("~") + 1)]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[EMPTY]", *letters, *(f"##{one}" for one in letters)]
+    vocabulary = dict.fromkeys([*pieces, *_WORDS])
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "vocab.txt"
+        file.write_text("\n".join(vocabulary) + "\n")
+        return kind(str(file), model_max_length=_NUM_POSITIONS)
+
+
+def _transformers() -> Any:
+    import transformers
+
+    return transformers
