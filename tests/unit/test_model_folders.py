@@ -163,6 +163,9 @@ def test_pickled_weights_go_up_if_they_are_trusted(tmp_path: Path) -> None:
 
 EAR = {"preprocessor_config.json": {"feature_extractor_type": "Wav2Vec2FeatureExtractor"}}
 EYE = {"preprocessor_config.json": {"image_processor_type": "ViTImageProcessor"}}
+# from when processors of images were feature extractors
+OLD_EYE = {"preprocessor_config.json": {"feature_extractor_type": "DetrFeatureExtractor", "image_mean": [0.5] * 3}}
+OLD_EAR = {"preprocessor_config.json": {"feature_size": 1, "sampling_rate": 16000}}
 NEW_EYE = {"processor_config.json": {"image_processor": {"image_processor_type": "ViTImageProcessor"}}}
 
 CHOSEN: list[tuple[str, dict[str, Any], str]] = [
@@ -179,8 +182,16 @@ CHOSEN: list[tuple[str, dict[str, Any], str]] = [
     ("DetrForObjectDetection", EYE, "object-detection"),
     ("SegformerForSemanticSegmentation", EYE, "image-segmentation"),
     ("GLPNForDepthEstimation", EYE, "depth-estimation"),
+    ("DetrForObjectDetection", OLD_EYE, "object-detection"),
+    ("OwlViTForObjectDetection", OLD_EYE, "zero-shot-object-detection"),
+    ("SamModel", EYE, "mask-generation"),
+    ("SuperGlueForKeypointMatching", EYE, "keypoint-matching"),
+    ("VideoMAEForVideoClassification", OLD_EYE, "video-classification"),
+    ("VJEPA2ForVideoClassification", {"video_preprocessor_config.json": {"do_resize": True}}, "video-classification"),
     ("CLIPModel", EYE, "zero-shot-image-classification"),
+    ("ClapModel", EAR, "zero-shot-audio-classification"),
     ("Wav2Vec2ForCTC", EAR, "automatic-speech-recognition"),
+    ("Wav2Vec2ForCTC", OLD_EAR, "automatic-speech-recognition"),
     ("WhisperForConditionalGeneration", EAR, "automatic-speech-recognition"),
     ("Wav2Vec2ForSequenceClassification", EAR, "audio-classification"),
     ("BertForSequenceClassification", {"README.md": "---\npipeline_tag: zero-shot-classification\n---\n"},
@@ -208,7 +219,12 @@ UNFIT = [
     ("BertForMaskedLM", "text-generation", "possible are embeddings, feature-extraction, fill-mask"),
     ("BertModel", "image-classification", "not made for image-classification"),
     ("T5ForConditionalGeneration", "summarization", "a chat model does it"),
-    ("BertModel", "telepathy", "there is no task 'telepathy'; there are audio-classification"),
+    ("BertModel", "telepathy", "there is no task 'telepathy'; there are .*audio-classification"),
+    ("BlipForQuestionAnswering", "vqa", "by --task image-text-to-text"),
+    ("MarianMTModel", "translation_en_to_fr", "a chat model does it"),
+    ("LlamaForCausalLM", "decision", "response_format"),
+    ("StableDiffusion", "text-to-image", "write a function"),
+    ("OmDetTurboForObjectDetection", "zero-shot-object-detection", "not made for zero-shot-object-detection"),
 ]
 
 

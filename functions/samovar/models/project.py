@@ -19,6 +19,7 @@ from typing import Any
 from samovar.authoring import default_name
 from samovar.errors import DeployRefused
 from samovar.models.folder import ModelFolder
+from samovar.models.processors import processors_of
 from samovar.models.tasks import ModelTask
 
 APP = "app.py"
@@ -46,6 +47,8 @@ def default_model_name(folder: ModelFolder) -> str:
 
 def example_of(task: ModelTask, folder: ModelFolder) -> dict[str, Any]:
     """Return what an instance answers while it warms up."""
+    if task.generates and "images" in task.example:
+        return _shown(task.example, folder)
     if task.name != "fill-mask":
         return task.example
     token = folder.read("tokenizer_config.json").get("mask_token") or folder.read("special_tokens_map.json").get(
@@ -57,6 +60,19 @@ def example_of(task: ModelTask, folder: ModelFolder) -> dict[str, Any]:
     return {"text": f"tea is {mask}"}
 
 
+def _shown(example: Mapping[str, Any], folder: ModelFolder) -> dict[str, Any]:
+    """Return a prompt with its images as the model takes them: as a message, if it has a chat template."""
+    images = example["images"] if "image_processor" in processors_of(folder.read) else []
+    names = ("tokenizer_config.json", "processor_config.json")
+    has_template = folder.has("chat_template.jinja", "chat_template.json") or any(
+        "chat_template" in folder.read(name) for name in names
+    )
+    if not has_template:
+        return {**example, "images": images}
+    parts = [{"type": "image", "image": image} for image in images] + [{"type": "text", "text": example["prompt"]}]
+    return {"messages": [{"role": "user", "content": parts}], "max_tokens": example["max_tokens"]}
+
+
 def app_code(name: str, task: ModelTask, folder: ModelFolder, wishes: Wishes = Wishes()) -> str:
     """Return the text of app.py for a function `name` that does `task` with the model in `folder`."""
     module, engine = task.engine
@@ -66,6 +82,7 @@ def app_code(name: str, task: ModelTask, folder: ModelFolder, wishes: Wishes = W
         f"task={_literal(task.name)}",
         f'weights=sv.Weights("{WEIGHTS}")',
         *_options(task, wishes),
+        *([f"requirements={_literal(list(task.requirements))}"] if task.requirements else []),
         *_wrapped("example", example_of(task, folder)),
     ]
     lines = [
@@ -120,7 +137,13 @@ def _link(folder: ModelFolder, target: Path) -> None:
         link.symlink_to((folder.path / name).resolve())
 
 
-_VALUE_OBJECTS = {"batch": "Batch", "scaling": "Scaling", "resources": "Resources", "limits": "Limits"}
+_VALUE_OBJECTS = {
+    "batch": "Batch",
+    "scaling": "Scaling",
+    "resources": "Resources",
+    "limits": "Limits",
+    "speculation": "Speculation",
+}
 
 
 def _options(task: ModelTask, wishes: Wishes) -> list[str]:
@@ -136,17 +159,18 @@ def _call(name: str, fields: Mapping[str, Any]) -> str:
 
 
 def _literal(value: Any) -> str:
-    """Return a value as Python source: strings in double quotes, a long row of equal numbers as a product."""
+    """Return a value as Python source: strings in double quotes, a long row of equal values as a product."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_literal(key)}: {_literal(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        if len(value) > 8 and value.count(value[0]) == len(value):
-            return f"[{value[0]!r}] * {len(value)}"
+        if len(value) > 1 and value.count(value[0]) == len(value) and len(repr(value)) > _LINE:
+            return f"[{_literal(value[0])}] * {len(value)}"
         return f"[{', '.join(map(_literal, value))}]"
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def _wrapped(key: str, example: Mapping[str, Any]) -> list[str]:
-    body = ", ".join(f"{_literal(name)}: {_literal(value)}" for name, value in example.items())
-    return [f"{key}={{{body}}}"]
+    return [f"{key}={_literal(dict(example))}"]
 
 
 def _sentence(task: ModelTask) -> str:

@@ -12,7 +12,8 @@ from typing import Any
 
 from samovar.errors import DeployRefused
 from samovar.models.folder import ModelFolder
-from samovar.tasks import EMBEDDINGS, TEXT_GENERATION
+from samovar.models.processors import processors_of
+from samovar.tasks import ANY_TO_ANY, EMBEDDINGS, IMAGE_TEXT_TO_TEXT, PARTS, TEXT_GENERATION
 
 _PIPELINES = "samovar_instance.engines.pipelines"
 
@@ -23,7 +24,8 @@ class ModelTask:
 
     does: for people, "… with <class>". engine: module and class that does it. endings: of the names of the classes that
     can; empty if any model can. example: answered while an instance warms up. options: fields of value objects, such
-    as {"batch": {"max_size": 16}}. hears, sees: needs an audio, an image processor.
+    as {"batch": {"max_size": 16}}. hears, sees: needs an audio, an image processor; None = may have one. requirements:
+    of pip, beyond what every model needs.
     """
 
     name: str
@@ -32,13 +34,14 @@ class ModelTask:
     endings: tuple[str, ...] = ()
     example: dict[str, Any] = field(default_factory=dict)
     options: dict[str, dict[str, Any]] = field(default_factory=lambda: {"batch": {"max_size": 16}})
-    hears: bool = False
-    sees: bool = False
+    hears: bool | None = False
+    sees: bool | None = False
+    requirements: tuple[str, ...] = ()
 
     @property
     def generates(self) -> bool:
         """Whether it is done by an engine that makes text token by token."""
-        return self.name == TEXT_GENERATION
+        return self.name in PARTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,13 @@ _SILENCE = {"audio": [0.0] * 1600, "sampling_rate": 16000}
 _TEXT = {"text": "tea is ready"}
 _IMAGE = {"image": _SQUARE}
 _LABELS = {"labels": ["tea", "coffee"]}
+# a few answers take turns
+_WRITES: dict[str, Any] = {
+    "example": {"prompt": "tea is", "images": [_SQUARE], "max_tokens": 2},
+    "options": {"scaling": {"target_concurrency": 4}, "limits": {"timeout_s": 600}},
+}
+_TABLE = {"tea": ["green", "black"], "cups": ["2", "3"]}
+_WORDS = [{"word": "tea", "box": [10, 10, 90, 60]}, {"word": "ready", "box": [100, 10, 200, 60]}]
 
 
 def _pipeline(name: str, does: str, engine: str, *endings: str, **more: Any) -> ModelTask:
@@ -113,6 +123,17 @@ TASKS = {
             sees=True,
         ),
         _pipeline("image-feature-extraction", "vectors of images", "images:ImageFeatures", example=_IMAGE, sees=True),
+        # before object-detection: their classes end alike, and only these look for what is named
+        _pipeline(
+            "zero-shot-object-detection",
+            "named objects in images",
+            "detection:ZeroShotObjectDetector",
+            "OwlViTForObjectDetection",
+            "Owlv2ForObjectDetection",
+            "GroundingDinoForObjectDetection",
+            example=_IMAGE | _LABELS,
+            sees=True,
+        ),
         _pipeline(
             "object-detection",
             "objects in images",
@@ -142,6 +163,37 @@ TASKS = {
             sees=True,
         ),
         _pipeline(
+            "mask-generation",
+            "masks of everything in images",
+            "masks:MaskGenerator",
+            "SamModel",
+            "Sam2Model",
+            "SamHQModel",
+            "EdgeTamModel",
+            "Sam3TrackerModel",
+            example=_IMAGE | {"points_per_side": 2},
+            # one image takes seconds: none waits for another in its batch
+            options={"batch": {"max_size": 1}, "limits": {"timeout_s": 300}},
+            sees=True,
+        ),
+        _pipeline(
+            "keypoint-matching",
+            "points that two images share",
+            "detection:KeypointMatcher",
+            "ForKeypointMatching",
+            example={"images": [_SQUARE, _SQUARE]},
+            sees=True,
+        ),
+        _pipeline(
+            "video-classification",
+            "video classification",
+            "videos:VideoClassifier",
+            "ForVideoClassification",
+            example={"video": [_SQUARE] * 64},  # as many frames as any of them looks at
+            requirements=("av>=14",),
+            sees=True,
+        ),
+        _pipeline(
             "zero-shot-image-classification",
             "image classification by any labels",
             "images:ZeroShotImageClassifier",
@@ -166,6 +218,14 @@ TASKS = {
             hears=True,
         ),
         _pipeline(
+            "zero-shot-audio-classification",
+            "audio classification by any labels",
+            "sounds:ZeroShotAudioClassifier",
+            "ClapModel",
+            example=_SILENCE | _LABELS,
+            hears=True,
+        ),
+        _pipeline(
             "audio-classification",
             "audio classification",
             "sounds:AudioClassifier",
@@ -173,6 +233,28 @@ TASKS = {
             "ForAudioClassification",
             example=_SILENCE,
             hears=True,
+        ),
+        _pipeline(
+            IMAGE_TEXT_TO_TEXT,
+            "text about images",
+            "multimodal:ImageTextToText",
+            "ForConditionalGeneration",
+            "ForCausalLM",
+            "ForVisionText2Text",
+            hears=None,
+            sees=True,
+            **_WRITES,
+        ),
+        _pipeline(
+            ANY_TO_ANY,
+            "text about images and sounds",
+            "multimodal:AnyToAny",
+            "ForConditionalGeneration",
+            "ForCausalLM",
+            "ForVisionText2Text",
+            hears=None,
+            sees=None,
+            **_WRITES,
         ),
     )
 }
@@ -187,10 +269,38 @@ ALIASES = {
     "sentiment-analysis": "text-classification",
     "ner": "token-classification",
     "asr": "automatic-speech-recognition",
+    "speech-recognition": "automatic-speech-recognition",
+    "zero-shot": "zero-shot-classification",
+    "image-embeddings": "image-feature-extraction",
+    "image-matching": "keypoint-matching",
+    "semantic-segmentation": "image-segmentation",
+    "instance-segmentation": "image-segmentation",
+    "panoptic-segmentation": "image-segmentation",
 }
-_GONE = {
-    name: "transformers 5 has no such pipeline; a chat model does it, by --task text-generation"
-    for name in ("summarization", "translation", "text2text-generation", "question-answering")
+_GONE = "transformers 5 has no such pipeline; "
+_BY_CHAT = _GONE + "a chat model does it, by --task text-generation"
+_BY_IMAGE_CHAT = _GONE + "a model of images and texts does it, by --task image-text-to-text"
+_NO_PIPELINE = "transformers has no pipeline for it: write a function, docs/authoring.md"
+# what people ask for that is not served, and why
+_REFUSED = {
+    "summarization": _BY_CHAT,
+    "translation": _BY_CHAT,
+    "text2text-generation": _BY_CHAT,
+    "question-answering": _BY_CHAT,
+    "visual-question-answering": _BY_IMAGE_CHAT,
+    "vqa": _BY_IMAGE_CHAT,
+    "image-to-text": _BY_IMAGE_CHAT,
+    "image-to-image": _GONE + "write a function, docs/authoring.md",
+    "decision": "a chat model answers in words that you choose, by --task text-generation and response_format",
+    "keypoint-detection": _NO_PIPELINE,
+    "pose-estimation": _NO_PIPELINE,
+    "text-to-image": _NO_PIPELINE,
+    "text-to-video": _NO_PIPELINE,
+    "image-to-video": _NO_PIPELINE,
+    "audio-to-audio": _NO_PIPELINE,
+    "voice-activity-detection": _NO_PIPELINE,
+    "video-text-to-text": _NO_PIPELINE,
+    "text-ranking": _NO_PIPELINE,
 }
 
 
@@ -219,7 +329,10 @@ def fits(task: ModelTask, folder: ModelFolder) -> bool:
     name = folder.architecture
     if not name:
         return True
-    if task.hears != _hears(folder) or task.sees != _sees(folder):
+    hears, sees = _hears(folder), _sees(folder)
+    if task.hears not in (None, hears) or task.sees not in (None, sees):
+        return False
+    if task.hears is task.sees is None and not (hears or sees):
         return False
     return not task.endings or name.endswith(task.endings)
 
@@ -228,7 +341,8 @@ def _named(wanted: str) -> ModelTask:
     name = ALIASES.get(wanted, wanted)
     if name in TASKS:
         return TASKS[name]
-    why = f" ({_GONE[name]})" if name in _GONE else ""
+    name = "translation" if name.startswith("translation_") else name
+    why = f" ({_REFUSED[name]})" if name in _REFUSED else ""
     raise DeployRefused(f"there is no task {wanted!r}{why}; there are {', '.join(sorted(TASKS))}")
 
 
@@ -259,18 +373,8 @@ def _by_architecture(folder: ModelFolder) -> ModelTask | None:
 
 
 def _hears(folder: ModelFolder) -> bool:
-    return "feature_extractor_type" in _processor(folder)
+    return "feature_extractor" in processors_of(folder.read)
 
 
 def _sees(folder: ModelFolder) -> bool:
-    return bool({"image_processor_type", "image_mean", "do_resize"} & _processor(folder).keys())
-
-
-def _processor(folder: ModelFolder) -> dict[str, Any]:
-    """Return how the model's input is prepared, whichever file says so."""
-    found = folder.read("preprocessor_config.json")
-    nested = folder.read("processor_config.json")
-    for name in ("feature_extractor", "image_processor"):
-        if isinstance(nested.get(name), dict):
-            found = found | nested[name]
-    return found
+    return not processors_of(folder.read).isdisjoint({"image_processor", "video_processor"})

@@ -38,9 +38,13 @@ class Pipeline(ABC):
         """Load model and processors of the task from `weights`."""
         from samovar_instance.engines.pipelines.loading import load_pipeline
 
-        self.pipe = load_pipeline(self.task, weights, device)
+        self.pipe = load_pipeline(self.task, weights, device, self.pipeline_class())
         tokenizer = self.pipe.tokenizer
         self._may_pad = self.pads and (tokenizer is None or tokenizer.pad_token_id is not None)
+
+    def pipeline_class(self) -> Any:
+        """Return the class of transformers' pipeline, None = the one it has for the task."""
+        return None
 
     @abstractmethod
     def content(self, item: Any) -> Any:

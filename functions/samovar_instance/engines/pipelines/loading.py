@@ -5,20 +5,27 @@ This module does not know inputs, outputs or batches.
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 from samovar.errors import DeployRefused
+from samovar.models.processors import processors_of
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
-_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+_WATCH = frozenset({"video-classification"})
+_LACKS = re.compile(r"requires the (\S+) library but|Missing optional dependencies: (\w+)")
+_ADD = 'add requirements=["{}"] to its @sv.function (`samovar deploy --model … --eject DIR` writes the file)'
 _FIRST_POSITION = 2  # of models that count positions from behind the padding token
 
 
-def load_pipeline(task: str, weights: Path, device: str) -> Any:
+def load_pipeline(task: str, weights: Path, device: str, pipeline_class: Any = None) -> Any:
     """Return transformers' pipeline for `task` with the model in `weights`, on `device`.
 
-    Raises: DeployRefused if this version of transformers has no such task, or the model is not made for it.
+    Args: pipeline_class: in place of the one that transformers has for the task.
+    Raises: DeployRefused if this version of transformers has no such task, the model is not made for it, or it needs a
+        package that is not there.
     """
     from transformers import AutoConfig, pipeline
     from transformers.pipelines import SUPPORTED_TASKS
@@ -31,8 +38,22 @@ def load_pipeline(task: str, weights: Path, device: str) -> Any:
     auto = _auto_class(SUPPORTED_TASKS[task]["pt"], config)
     if auto is None:
         raise DeployRefused(f"a model of the type {config.model_type} cannot do {task}")
-    model = load_pretrained(weights, auto, device)
-    return pipeline(task, model=model, device=device, **_processors(weights, config))
+    try:
+        model = load_pretrained(weights, auto, device)
+        processors = _processors(weights, config, watches=task in _WATCH)
+        return pipeline(task, model=model, device=device, pipeline_class=pipeline_class, **processors)
+    except (ImportError, ValueError) as error:
+        if package := missing_package(str(error)):
+            raise DeployRefused(
+                f"{task} with this model needs the package {package}: {_ADD.format(package)}"
+            ) from error
+        raise
+
+
+def missing_package(message: str) -> str:
+    """Return the package that transformers says it lacks, "" if it says something else."""
+    found = _LACKS.search(message)
+    return (found[1] or found[2]).lower() if found else ""
 
 
 def _auto_class(choices: tuple[Any, ...], config: Any) -> Any:
@@ -47,26 +68,28 @@ def _names(classes: Any) -> list[str]:
     return [one.__name__ for one in (classes if isinstance(classes, tuple) else (classes,))]
 
 
-def _processors(weights: Path, config: Any) -> dict[str, Any]:
-    """Return tokenizer, image processor and feature extractor, those that the folder has."""
-    from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoTokenizer
+def _processors(weights: Path, config: Any, *, watches: bool) -> dict[str, Any]:
+    """Return tokenizer, image processor and feature extractor, those that the folder has.
+
+    Args: watches: also what prepares videos; where that lacks torchvision, and images can be prepared, it is left out.
+    """
+    from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoTokenizer, AutoVideoProcessor
+    from transformers.utils import is_torchvision_available
 
     found: dict[str, Any] = {}
-    if _has(weights, _TOKENIZER_FILES):
+    if any((weights / name).is_file() for name in _TOKENIZER_FILES):
         found["tokenizer"] = AutoTokenizer.from_pretrained(weights, local_files_only=True)
         _limit(found["tokenizer"], config)
-    if _has(weights, _PROCESSOR_FILES):
-        for key, auto, sign in (
-            ("image_processor", AutoImageProcessor, "image_processor_type"),
-            ("feature_extractor", AutoFeatureExtractor, "feature_extractor_type"),
-        ):
-            if any(sign in (weights / name).read_text() for name in _PROCESSOR_FILES if (weights / name).is_file()):
-                found[key] = auto.from_pretrained(weights, local_files_only=True)
+    kinds = processors_of(lambda name: json.loads((weights / name).read_bytes()) if (weights / name).is_file() else {})
+    watches = watches and (is_torchvision_available() or "image_processor" not in kinds)
+    for kind, auto in (
+        ("image_processor", AutoImageProcessor),
+        ("feature_extractor", AutoFeatureExtractor),
+        ("video_processor", AutoVideoProcessor if watches else None),
+    ):
+        if kind in kinds and auto is not None:
+            found[kind] = auto.from_pretrained(weights, local_files_only=True)
     return found
-
-
-def _has(weights: Path, names: tuple[str, ...]) -> bool:
-    return any((weights / name).is_file() for name in names)
 
 
 def _limit(tokenizer: Any, config: Any) -> None:

@@ -54,6 +54,36 @@ class Mask(TypedDict):
     mask: str
 
 
+class RunLengths(TypedDict):
+    """A mask as COCO has it. size: height and width. counts: of pixels that are not it, are, are not, …, by columns."""
+
+    size: list[int]
+    counts: list[int]
+
+
+class Region(TypedDict):
+    """mask: base64 of a PNG, white where it is, or run lengths. score: what the model thinks of it, about 0 to 1."""
+
+    mask: str | RunLengths
+    score: float
+    box: Box
+
+
+class Point(TypedDict):
+    """In pixels of the image that was sent."""
+
+    x: float
+    y: float
+
+
+class Match(TypedDict):
+    """A point of the first image and one of the second that show the same."""
+
+    keypoint_image_0: Point
+    keypoint_image_1: Point
+    score: float
+
+
 class Picture(TypedDict):
     """image: base64 of a PNG."""
 
