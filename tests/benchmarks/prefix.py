@@ -1,6 +1,7 @@
 """Prefix sharing: 32 requests to SmolLM2-135M whose prompts have their first 512 tokens in common, on one core.
 
-All come at once, to our engine with and without sharing; a request's own part is 8 to 32 tokens, its answer 8.
+All come at once, from one key (docs/generation.md says among whom prefixes are shared), to our engine with and without
+sharing; a request's own part is 8 to 32 tokens, its answer 8.
 Times are by CPU time of this process (`harness/generation.py`), takes alternate, every take has an empty cache.
 """
 

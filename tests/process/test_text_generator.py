@@ -20,7 +20,7 @@ from samovar.acceleration.session import Session, opened
 from samovar.errors import DeployRefused, FunctionRaised, RequestError
 from samovar.tasks.generation import CONTEXT_EXCEEDED, GenerationInput, GenerationOutput, Usage
 from samovar_instance.engines.generation.contract import GenerationEngine
-from samovar_instance.engines.text_generation import TextGenerator
+from samovar_instance.engines.text_generation import PrefixSharing, TextGenerator
 from support.tiny_models import CONTEXT_TOKENS, tiny_model, tiny_tokenizer
 from support.waiting import wait_until_async
 
@@ -304,6 +304,38 @@ async def test_max_context_is_the_authors_own_limit() -> None:
     error = await refused(generator, prompt=[70] * 50)
     assert error.extra["reason"] == CONTEXT_EXCEEDED and "50" in error.detail
     assert (await ask(generator, prompt=[70] * 40, temperature=0, ignore_eos=True)).usage.completion_tokens == 10
+
+
+async def of_key(generator: TextGenerator, tenant: str) -> Usage:
+    """Return the usage of one prompt, the same each time, of one API key."""
+    request = msgspec.convert(GREEDY | {"prompt": [*range(60, 124)]}, GenerationInput)
+    return Told([piece async for piece in generator(request, sv.Context(tenant=tenant))]).usage
+
+
+@pytest.mark.parametrize(("sharing", "other_sees", "own_sees"), [("key", 0, 56), ("function", 56, 56), ("off", 0, 0)])
+async def test_what_keys_find_of_each_others_prompts(sharing: PrefixSharing, other_sees: int, own_sees: int) -> None:
+    class Shares(Tiny):
+        prefix_sharing = sharing
+
+    generator = Shares()
+    generator.load(tiny_model("llama"), "cpu")
+    assert (await of_key(generator, "one")).cached_tokens == 0
+    assert (await of_key(generator, "another")).cached_tokens == other_sees
+    assert (await of_key(generator, "one")).cached_tokens == own_sees
+
+
+async def test_keys_that_ask_at_the_same_time_do_not_wait_for_each_others_prompts(tiny: Tiny) -> None:
+    """Who waits for a block that another one computes would learn by it, too."""
+    told = await asyncio.gather(*(of_key(tiny, tenant) for tenant in ("p", "q", "p")))
+    assert sorted(usage.cached_tokens for usage in told) == [0, 0, 56]
+
+
+def test_a_sharing_that_there_is_not_is_refused() -> None:
+    class Odd(Tiny):
+        prefix_sharing = "everyone"  # type: ignore[assignment]
+
+    with pytest.raises(DeployRefused, match="prefix_sharing"):
+        Odd().load(tiny_model("llama"), "cpu")
 
 
 @pytest.mark.parametrize("drafts", [sv.Speculation("prompt-lookup"), sv.Speculation("draft-model", folder="small")])

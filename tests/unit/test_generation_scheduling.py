@@ -229,6 +229,17 @@ def test_blocks_are_found_by_content_until_they_are_needed() -> None:
     assert blocks.adopt(BlockTable(), tokens) == 2
 
 
+def test_who_has_another_salt_finds_nothing() -> None:
+    blocks, tokens = Blocks(8, 2), [1, 2, 3, 4, 5]
+    table = BlockTable(salt=b"one")
+    blocks.grow(table, 5)
+    blocks.advance(table, tokens, 5)
+    for other in (b"", b"another"):
+        taker = BlockTable(salt=other)
+        assert (blocks.num_adoptable(taker, tokens), blocks.adopt(taker, tokens)) == (0, 0)
+    assert blocks.adopt(BlockTable(salt=b"one"), tokens) == 4
+
+
 def test_the_last_token_is_never_found() -> None:
     blocks = Blocks(4, 2)
     table_of(blocks, [1, 2, 3, 4])

@@ -11,11 +11,11 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from samovar.tasks import TEXT_GENERATION
 from samovar.values import Struct, above, at_least, require
 
 Method = Literal["prompt-lookup", "draft-model"]
 
-TASK = "text-generation"
 MATCH_TOKENS = (5, 3)  # two in a row match by chance too often
 MAX_MATCH_TOKENS = 32
 NUM_DRAFTS = 15
@@ -57,7 +57,10 @@ class Speculation(Struct, frozen=True):
 
 def check(speculation: Speculation, target: Any, task: str, *, has_weights: bool) -> None:
     """Return if a function of this `task` by this `target` makes use of it. Raises: DeployRefused with the reason."""
-    require(task == TASK, f'speculation= is for task="{TASK}"' + (f", this one is {task!r}" if task else ""))
+    require(
+        task == TEXT_GENERATION,
+        f'speculation= is for task="{TEXT_GENERATION}"' + (f", this one is {task!r}" if task else ""),
+    )
     takes = getattr(target, "takes_speculation", False)
     require(takes, "speculation= is for samovar_instance.engines.text_generation.TextGenerator: no other one drafts")
     is_there = speculation.method != "draft-model" or has_weights

@@ -38,10 +38,11 @@ _GOES_TO: dict[str, tuple[tuple[str, str], ...]] = {
     "max_running": ((_SETTINGS, "max_running"), ("scaling", "target_concurrency")),
     "max_context": ((_SETTINGS, "max_context"),),
     "cache_gib": ((_SETTINGS, "cache_gib"),),
+    "prefix_sharing": ((_SETTINGS, "prefix_sharing"),),
     "speculation": (("speculation", "method"),),
 }
 _WORDS = ("precision", "compile", "engine", "attention")
-_OF_GENERATION = frozenset({"max_running", "max_context", "cache_gib", "speculation", "draft_model"})
+_OF_GENERATION = frozenset({"max_running", "max_context", "cache_gib", "prefix_sharing", "speculation", "draft_model"})
 _NOT_OF_GENERATION = frozenset({"max_batch", "max_wait_ms", "compile", "engine", "attention"})
 
 
@@ -82,6 +83,11 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--max-running", type=click.IntRange(min=1), help="Text generation: answers made at once."),
         click.option(
             "--cache-gib", type=click.FloatRange(min=0, min_open=True), help="Text generation: GiB of keys and values."
+        ),
+        click.option(
+            "--prefix-sharing",
+            type=click.Choice(["key", "function", "off"]),
+            help="Text generation: among whose prompts equal beginnings are computed once.",
         ),
         click.option(
             "--speculation", type=click.Choice(["prompt-lookup"]), help="Text generation: drafts, where they pay."

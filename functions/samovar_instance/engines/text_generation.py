@@ -9,11 +9,12 @@ sequences are gone before the next step. This module does not know frames, proto
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -24,6 +25,7 @@ from samovar.context import Context
 from samovar.errors import DeployRefused
 from samovar.tasks.generation import GenerationInput, GenerationOutput
 from samovar.torch import load_pretrained
+from samovar.values import require
 from samovar_instance.engines.generation.contract import EndReason, GenerationEngine, Sequence, Token
 from samovar_instance.engines.generation.draft import DraftModel
 from samovar_instance.engines.generation.engine import Engine, Options
@@ -38,6 +40,7 @@ from samovar_instance.engines.generation.tools import FORMATS
 
 log = logging.getLogger(__name__)
 
+PrefixSharing = Literal["key", "function", "off"]
 DRAFT_CACHE_SHARE = 4  # the draft model's cache is this much smaller
 
 
@@ -46,7 +49,8 @@ class TextGenerator:
 
     cache_gib: memory for keys and values. block_tokens: of one block of it. max_running: sequences in one step.
     max_step_tokens: tokens in one step. max_context: tokens of one request, prompt and answer, None = what model and
-    cache allow. shares_prefixes: prompts that begin alike are computed once. tool_format: "hermes", "llama3" or
+    cache allow. prefix_sharing: whose prompts that begin alike are
+    computed once: "key", those of one API key; "function", all; "off", nobody's. tool_format: "hermes", "llama3" or
     "mistral", "" = as the chat template says. Precision and speculation are options of the function.
     """
 
@@ -55,7 +59,7 @@ class TextGenerator:
     max_running: ClassVar[int] = 64
     max_step_tokens: ClassVar[int] = 256
     max_context: ClassVar[int | None] = None
-    shares_prefixes: ClassVar[bool] = True
+    prefix_sharing: ClassVar[PrefixSharing] = "key"
     tool_format: ClassVar[str] = ""
     takes_speculation: ClassVar[bool] = True  # what `@sv.function` asks a class
 
@@ -65,6 +69,7 @@ class TextGenerator:
         Raises: DeployRefused if more than a precision is declared for it; what transformers or the engine raises.
         """
         declared = _declared()
+        check_sharing(self.prefix_sharing)
         model = load_pretrained(weights, AutoModelForCausalLM, device)
         tokenizer = AutoTokenizer.from_pretrained(weights, local_files_only=True)
         self._speculation, draft = declared.speculation, None
@@ -81,7 +86,7 @@ class TextGenerator:
         options = Options(
             cache_bytes=int(self.cache_gib * (1 << 30)),
             block_tokens=self.block_tokens,
-            shares_prefixes=self.shares_prefixes,
+            shares_prefixes=self.prefix_sharing != "off",
             limits=StepLimits(max_running=self.max_running, max_step_tokens=self.max_step_tokens),
         )
         speculation = self._speculation
@@ -119,6 +124,7 @@ class TextGenerator:
         answer = self._planner.begin(plan, changed.set, ctx.tenant, ctx.deadline)
         try:
             for sequence in answer.sequences:
+                sequence.salt = salt_of(self.prefix_sharing, ctx.tenant)
                 self._loop.add(sequence)
             while not answer.is_told:
                 await changed.wait()
@@ -165,6 +171,16 @@ def _declared() -> Acceleration:
             "brings its own"
         )
     return declared
+
+
+def salt_of(sharing: PrefixSharing, tenant: str) -> bytes:
+    """Return what tells those apart who are to find nothing of each other's prompts in the cache."""
+    return hashlib.blake2b(tenant.encode(), digest_size=16).digest() if sharing == "key" else b""
+
+
+def check_sharing(sharing: str) -> None:
+    """Raise DeployRefused for a word that an author made up."""
+    require(sharing in get_args(PrefixSharing), 'prefix_sharing is "key", "function" or "off"')
 
 
 def end_ids(config: Any, tokenizer: Any) -> frozenset[int]:

@@ -19,7 +19,7 @@ from samovar_instance.engines.generation.contract import Sequence, Token
 from samovar_instance.engines.generation.planning import Limits, Planner
 from samovar_instance.engines.generation.sampling_state import SamplingState
 from samovar_instance.engines.generation.tools import FORMATS
-from samovar_instance.engines.text_generation import TextGenerator, end_ids
+from samovar_instance.engines.text_generation import TextGenerator, check_sharing, end_ids
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _MOST_LOGPROBS = 20
 
 class VllmGenerator(TextGenerator):
     """A causal language model served by vLLM's AsyncLLM. Of TextGenerator's options `max_context`, `max_running`,
-    `max_step_tokens`, `shares_prefixes` and `tool_format` count.
+    `max_step_tokens`, `prefix_sharing` and `tool_format` count.
 
     engine_options: further arguments of vLLM's AsyncEngineArgs, such as `{"gpu_memory_utilization": 0.8}`.
     """
@@ -38,6 +38,7 @@ class VllmGenerator(TextGenerator):
 
     def load(self, weights: Path, device: str) -> None:
         """Start vLLM on the folder. Raises: ImportError without the package, and what vLLM raises."""
+        check_sharing(self.prefix_sharing)
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -49,7 +50,7 @@ class VllmGenerator(TextGenerator):
             "max_num_seqs": self.max_running,
             "max_num_batched_tokens": max(self.max_step_tokens, self.max_running),
             "enable_chunked_prefill": True,
-            "enable_prefix_caching": self.shares_prefixes,
+            "enable_prefix_caching": self.prefix_sharing != "off",
             "generation_config": "vllm",  # what the folder suggests is the caller's to ask for
             "max_logprobs": _MOST_LOGPROBS,
             "structured_outputs_config": {"backend": "guidance"},  # the library that our grammars are written for
@@ -105,6 +106,8 @@ class VllmLoop:
         from vllm.inputs import TokensPrompt
 
         prompt = TokensPrompt(prompt_token_ids=sequence.prompt)
+        if sequence.salt:
+            prompt["cache_salt"] = sequence.salt.hex()
         reason = "length"
         async for output in self._vllm.generate(prompt, sampling_params(sequence), name):
             sequence.num_cached = output.num_cached_tokens or 0

@@ -3,7 +3,8 @@
     take ──► held (by 1 … n tables) ──► released ──► idle, if its content has a key: found again, or given away last
                                              └─────► free, if not
 
-A block's key is a hash over all tokens up to its end, chained block by block, so that equal keys mean equal prefixes.
+A block's key is a hash over all tokens up to its end, chained block by block, so that equal keys mean equal prefixes. A
+chain begins with the table's salt: tables with other salts find nothing of each other.
 Only full blocks have keys, and a full block is never written again: sharing needs no copying.
 Source: PagedAttention (Kwon et al. 2023) and vLLM's automatic prefix caching. This module knows no tensors or models.
 """
@@ -18,11 +19,13 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False, slots=True)
 class BlockTable:
-    """The blocks of one sequence, in order. num_tokens: whose keys and values are stored; keys: of full blocks."""
+    """The blocks of one sequence, in order. num_tokens: whose keys and values are stored; keys: of full blocks; salt: the
+    same for those who may share blocks."""
 
     blocks: list[int] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
     num_tokens: int = 0
+    salt: bytes = b""
 
 
 class Blocks:
@@ -124,7 +127,7 @@ class Blocks:
         size = self.block_tokens
         while len(table.keys) <= index:
             start = len(table.keys) * size
-            before = table.keys[-1] if table.keys else b""
+            before = table.keys[-1] if table.keys else table.salt
             content = array("q", tokens[start : start + size]).tobytes()
             table.keys.append(hashlib.blake2b(before + content, digest_size=16).digest())
         return table.keys[index]

@@ -45,7 +45,8 @@ class Sequence:
     context. sampling: state of `sampling.py` for this row, opaque to the engine. stop_ids: tokens that end it, told to
     the listener like any other. tenant: shares of a crowded engine are per tenant. deadline_s: monotonic; passed, it
     ends as failed with DeadlineExceeded. num_cached: of the prompt's tokens, those found in the cache (engine writes).
-    inputs: what the model is given beside the prompt, such as pixels, for engines that can; None = nothing.
+    inputs: what the model is given beside the prompt, such as pixels, for engines that can; None = nothing. salt: among
+    sequences with the same one, and no others, prompts that begin alike are computed once.
     """
 
     prompt: list[int]
@@ -58,6 +59,7 @@ class Sequence:
     num_cached: int = 0
     generated: list[int] = field(default_factory=list)
     inputs: Any = None
+    salt: bytes = b""
 
 
 class Sampler(Protocol):

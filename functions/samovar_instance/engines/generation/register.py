@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from samovar.errors import DeadlineExceeded
 from samovar.tasks.generation import CONTEXT_EXCEEDED, refusal
+from samovar_instance.engines.generation.blocks import BlockTable
 from samovar_instance.engines.generation.contract import EndReason, Sequence, Token
 from samovar_instance.engines.generation.scheduler import Run
 
@@ -44,7 +45,7 @@ class Register:
     def add(self, sequence: Sequence) -> Run:
         """Take a sequence in. Raises: RequestError if it can never fit or has a token the model does not know."""
         self._check(sequence)
-        run = self._runs[sequence] = Run(sequence, [*sequence.prompt])
+        run = self._runs[sequence] = Run(sequence, [*sequence.prompt], BlockTable(salt=sequence.salt))
         return run
 
     def cancel(self, sequence: Sequence) -> None:
