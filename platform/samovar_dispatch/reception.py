@@ -85,8 +85,10 @@ class Reception:
             return
         if call is None and connection.check_ended(message.id, message.detail):
             return
-        if call is not None and message.started and message.run_us * 1e-6 > call.version.service_s:
-            self._measure(call, message.run_us, 1)  # it was stopped, or failed, later than calls usually end
+        if call is not None and message.started:
+            call.version.stats.run_sum_s += message.run_us * 1e-6
+            if message.run_us * 1e-6 > call.version.service_s:
+                self._measure(call, message.run_us, 1)  # it was stopped, or failed, later than calls usually end
         with_instance = bool(message.extra.get("ended_instance"))
         if self._ended(connection, message.id, with_instance=with_instance) is not None and call is not None:
             self._dispatcher.fail(call, rebuild(message.code, message.status, message.detail, message.extra))
@@ -96,6 +98,7 @@ class Reception:
         held = connection.in_flight.get(message.id)
         if held is not None:
             self._measure(held, message.run_us, 1)
+            held.version.stats.run_sum_s += message.run_us * 1e-6
         call = self._ended(connection, message.id)
         if call is not None and not call.version.streams:
             self._dispatcher.fail(call, _undeclared(call.version))

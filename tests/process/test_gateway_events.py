@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +247,15 @@ def test_a_caller_who_leaves_ends_the_call_waiting_or_streaming(gateway: Gateway
         with pytest.raises(httpx.ReadTimeout):
             hasty.post("/v1/functions/leaves/invoke", json={"sleep_s": 30}, headers=EVENTS)
     wait_until(lambda: gateway.metric(cancelled) == 2)
+
+
+def test_metrics_have_the_time_that_streams_spent_in_handlers_whole_or_failed(gateway: Gateway) -> None:
+    gateway.start_instance(gateway.deploy("timed", handler="generator").ref)
+    seconds = 'samovar_run_seconds_total{function="timed",version="1"}'
+    for body, total_s in (({"stream": 2}, 0.25), ({"stream": 2, "raise_at": 1}, 0.5)):
+        with opened(gateway, "timed", body | {"run_us": 250_000}) as answer, suppress(httpx.RemoteProtocolError):
+            answer.read()
+        assert gateway.metric(seconds) == pytest.approx(total_s)
 
 
 def test_a_gateway_that_leaves_lets_streams_finish(new_gateway: NewGateway) -> None:

@@ -2,7 +2,7 @@
 
 python tests/support/fake_instance.py SOCKET REF TOKEN [CONCURRENCY]
 The body picks the behaviour: {"x": [..]} → their sum; {"sleep_s": S}; {"die": true} (kill -9 of itself);
-{"stream": N, "pause_s"?: S after each item, "raise_at"?: I, "pad"?: SPACES};
+{"stream": N, "pause_s"?: S after each item, "raise_at"?: I, "pad"?: SPACES, "run_us"?: how long it says it took};
 {"say": TEXT} (to whoever hears, first, and in a stream after each item, then how far it is);
 {"fail": "text", "code": …, "status": …}; {"fail_if": PATH} (while the file exists);
 {"fail_on": REF} (instances of that version alone); {"fail_every": N} (each Nth call of an instance);
@@ -141,9 +141,11 @@ class FakeInstance(asyncio.Protocol):
 
     async def stream(self, message: wire.Invoke, data: dict[str, Any]) -> wire.Message:
         credit = self.credit[message.id] = asyncio.Semaphore(wire.STREAM_WINDOW)
+        run_us = data.get("run_us", 0)
         for number in range(data["stream"]):
             if number == data.get("raise_at"):
-                return wire.Failure(message.id, "function_raised", 500, "tea spilt", {"type": "ValueError"}, 0, 0, 0)
+                extra = {"type": "ValueError"}
+                return wire.Failure(message.id, "function_raised", 500, "tea spilt", extra, 0, run_us, 0)
             await credit.acquire()
             self.transport.write(wire.encode(wire.Chunk(message.id, b'{"n": %d}' % number + b" " * data.get("pad", 0))))
             self.seen["chunks"] += 1
@@ -151,7 +153,7 @@ class FakeInstance(asyncio.Protocol):
                 self.transport.write(wire.encode(wire.LogLine(message.id, f"{data['say']} {number}")))
                 self.transport.write(wire.encode(wire.Progress(message.id, (number + 1) / data["stream"])))
             await asyncio.sleep(data.get("pause_s", 0))
-        return wire.End(message.id, 0, 0, 0)
+        return wire.End(message.id, 0, run_us, 0)
 
 
 def change_mode(path: Path) -> None:
