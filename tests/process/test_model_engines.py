@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib
-import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,10 @@ from samovar.errors import InvalidInput
 from samovar.models.folder import read_model_folder
 from samovar.models.project import app_code, example_of, write_project
 from samovar.models.tasks import TASKS, choose
-from samovar_instance.engines.pipelines.base import Pipeline
-from samovar_instance.engines.pipelines.media import image_of, plain, sound_of
+from samovar_instance.engines.pipelines.media import plain
 from samovar_instance.engines.pipelines.sounds import Speech, SpeechRecognizer
 from support.instance_driver import Instance, Zygote
+from support.tiny_engines import answer_type, assert_close, items_of, loaded, native, pipeline_of
 from support.tiny_models import tiny_model
 from support.tiny_tasks import MASK, RATE_HZ, png, tiny_task, wav
 
@@ -101,7 +99,7 @@ def test_every_task_answers_the_example_of_its_warmup(task: str, instance: Insta
 @pytest.mark.parametrize("task", sorted(CASES))
 def test_answers_are_those_of_transformers(task: str) -> None:
     handler, reference = loaded(task), pipeline_of(task)
-    items = [msgspec.json.decode(msgspec.json.encode(body), type=item_type(task)) for body, _, _ in CASES[task]]
+    items = items_of(task, [body for body, _, _ in CASES[task]])
     answers = handler.answers(items)
     for item, (_, given, wanted), answer in zip(items, CASES[task], answers, strict=True):
         expected = handler.answer(item, reference(native(task, given), **wanted))
@@ -125,9 +123,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("task", "wrong", "path"), WRONG)
 def test_an_item_that_is_wrong_is_an_error_of_its_own(task: str, wrong: dict[str, Any], path: str) -> None:
     good = CASES[task][0][0]
-    kind = item_type(task)
-    items = [msgspec.json.decode(msgspec.json.encode(body), type=kind) for body in (good, wrong, good)]
-    first, error, last = loaded(task).answers(items)
+    first, error, last = loaded(task).answers(items_of(task, [good, wrong, good]))
     assert isinstance(error, InvalidInput)
     assert error.extra["path"] == path
     assert not isinstance(first, Exception)
@@ -148,62 +144,3 @@ def test_models_of_fixed_length_hear_several_at_once_and_longer_than_that() -> N
         assert isinstance(whisper.answers([wrong])[0], InvalidInput)
     french = whisper.answers([Speech(audio=SOUND, language="French"), Speech(audio=SOUND, language="fr")])
     assert french[0] == french[1]
-
-
-_loaded: dict[str, Pipeline] = {}
-_references: dict[str, Any] = {}
-
-
-def loaded(task: str) -> Pipeline:
-    """Return the engine of a task with its tiny model, loaded once."""
-    if task not in _loaded:
-        module, name = TASKS[task].engine
-        _loaded[task] = getattr(importlib.import_module(module), name)()
-        _loaded[task].load(tiny_task(task), "cpu")
-    return _loaded[task]
-
-
-def pipeline_of(task: str) -> Any:
-    """Return transformers' own, made from the folder as it does."""
-    if task not in _references:
-        from transformers import pipeline
-
-        made = _references[task] = pipeline(task, model=str(tiny_task(task)), device="cpu")
-        if made.tokenizer is not None and task == "text-classification":
-            made.tokenizer.model_max_length = 64  # the folder does not say
-    return _references[task]
-
-
-def native(task: str, given: Any) -> Any:
-    """Return what a Python caller of transformers would give it."""
-    if isinstance(given, str) and TASKS[task].sees:
-        return image_of(base64.b64decode(given))
-    if isinstance(given, bytes | list):
-        return {"raw": sound_of(given, None, RATE_HZ), "sampling_rate": RATE_HZ}
-    return given
-
-
-def item_type(task: str) -> Any:
-    return typing.get_args(typing.get_type_hints(type(loaded(task)).__call__)["items"])[0]
-
-
-def answer_type(task: str) -> Any:
-    module, name = TASKS[task].engine
-    handler = getattr(importlib.import_module(module), name).__call__
-    return typing.get_args(typing.get_type_hints(handler)["return"])[0]
-
-
-def assert_close(found: Any, expected: Any) -> None:
-    """Batches add up in another order than single forwards: numbers differ in their last digits."""
-    if isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=1e-3, abs=1e-4)
-    elif isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key, value in expected.items():
-            assert_close(found[key], value)
-    elif isinstance(expected, list):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            assert_close(one, other)
-    else:
-        assert found == expected

@@ -20,10 +20,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from support import tiny_multimodal
 from support.tiny_models import tiny_tokenizer
 
 MASK = "<mask>"
 RATE_HZ = 16_000
+NUM_FRAMES = 4  # that the model of videos looks at
 LABELS = {0: "contradiction", 1: "neutral", 2: "entailment"}  # what zero-shot classification looks for
 _NUM_POSITIONS = 64
 _SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
@@ -61,6 +63,17 @@ def png(width: int, height: int, colour: tuple[int, int, int] = (200, 30, 3)) ->
     file = io.BytesIO()
     Image.new("RGB", (width, height), colour).save(file, "PNG")
     return base64.b64encode(file.getvalue()).decode()
+
+
+def noise(width: int, height: int, seed: int) -> bytes:
+    """Return an image file of coloured spots, for models to find something in."""
+    import numpy as np
+    from PIL import Image
+
+    spots = np.random.default_rng(seed).integers(0, 256, (max(1, height // 4), max(1, width // 4), 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(spots).resize((width, height)).save(file, "PNG")
+    return file.getvalue()
 
 
 def wav(frames: bytes, *, rate_hz: int = RATE_HZ, width: int = 2, channels: int = 1) -> bytes:
@@ -144,6 +157,92 @@ def _clip() -> list[Any]:
     return [t.CLIPModel(config), processor, tokenizer]
 
 
+def _owlvit() -> list[Any]:
+    t, tokenizer = _transformers(), _reader()
+    text = _SHAPE | {"vocab_size": len(tokenizer), "max_position_embeddings": 16}
+    ends = {"bos_token_id": 1, "eos_token_id": tokenizer.eos_token_id}
+    config = t.OwlViTConfig(text_config=text | ends, vision_config=_IMAGE, projection_dim=32)
+    processor = t.OwlViTImageProcessorPil(size=_SIZE, do_center_crop=False)
+    return [t.OwlViTForObjectDetection(config), processor, tokenizer]
+
+
+def _sam() -> list[Any]:
+    import torch
+
+    t, size = _transformers(), {"image_size": 64, "patch_size": 16}
+    vision = _SHAPE | size | {"output_channels": 16, "num_pos_feats": 8, "window_size": 2, "global_attn_indexes": [0]}
+    prompt = size | {"hidden_size": 16, "mask_input_channels": 4}
+    decoder = {"hidden_size": 16, "num_attention_heads": 2, "mlp_dim": 32, "iou_head_hidden_dim": 16}
+    config = t.SamConfig(
+        vision_config=vision, prompt_encoder_config=prompt, mask_decoder_config=decoder | {"num_hidden_layers": 1}
+    )
+    whole = {"height": 64, "width": 64}
+    model = t.SamModel(config)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(40 if weights.ndim > 1 else 1)  # masks with clear edges
+    return [model, t.SamImageProcessorPil(size={"longest_edge": 64}, pad_size=whole)]
+
+
+def _superglue() -> list[Any]:
+    t = _transformers()
+    points = {
+        "model_type": "superpoint",
+        "encoder_hidden_sizes": [8, 8, 8, 8],
+        "decoder_hidden_size": 16,
+        "descriptor_decoder_dim": 16,
+        "keypoint_threshold": 0.0,
+        "max_keypoints": 16,
+        "nms_radius": 2,
+    }
+    config = t.SuperGlueConfig(
+        keypoint_detector_config=points,
+        hidden_size=16,
+        keypoint_encoder_sizes=[8],
+        gnn_layers_types=["self", "cross"],
+        num_attention_heads=2,
+        sinkhorn_iterations=5,
+        matching_threshold=0.0,
+    )
+    processor = t.SuperGlueImageProcessorPil(size={"height": 48, "width": 64})
+    return [t.SuperGlueForKeypointMatching(config), processor]
+
+
+def _videomae() -> list[Any]:
+    t = _transformers()
+    config = t.VideoMAEConfig(**_IMAGE, num_frames=NUM_FRAMES, tubelet_size=2, num_labels=3)
+    processor = t.VideoMAEImageProcessorPil(size={"shortest_edge": 32}, crop_size=_SIZE)
+    return [t.VideoMAEForVideoClassification(config), processor]
+
+
+def _clap() -> list[Any]:
+    t, tokenizer = _transformers(), _reader()
+    text = _SHAPE | {"vocab_size": len(tokenizer), "max_position_embeddings": 66}
+    sound = {
+        "hidden_size": 32,
+        "num_mel_bins": 16,
+        "spec_size": 64,
+        "window_size": 4,
+        "patch_stride": [4, 4],
+        "patch_embeds_hidden_size": 16,
+        "depths": [1, 1],
+        "num_attention_heads": [1, 1],
+    }
+    config = t.ClapConfig(
+        text_config=text | {"pad_token_id": tokenizer.pad_token_id}, audio_config=sound, projection_dim=16
+    )
+    processor = t.ClapFeatureExtractor(
+        feature_size=16,
+        sampling_rate=RATE_HZ,
+        max_length_s=1,
+        hop_length=160,
+        fft_window_size=1024,
+        frequency_max=8000,
+        truncation="rand_trunc",
+    )
+    return [t.ClapModel(config), processor, tokenizer]
+
+
 def _wav2vec2() -> list[Any]:
     t = _transformers()
     vocab = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "|": 4} | {
@@ -221,7 +320,14 @@ TASKS: dict[str, Callable[[], list[Any]]] = {
     "image-segmentation": _segformer,
     "depth-estimation": _glpn,
     "zero-shot-image-classification": _clip,
+    "zero-shot-object-detection": _owlvit,
+    "mask-generation": _sam,
+    "keypoint-matching": _superglue,
+    "video-classification": _videomae,
+    "zero-shot-audio-classification": _clap,
     "automatic-speech-recognition": _wav2vec2,
     "whisper": _whisper,
     "audio-classification": _wav2vec2_labels,
+    "image-text-to-text": tiny_multimodal.llava,
+    "any-to-any": tiny_multimodal.llava,
 }

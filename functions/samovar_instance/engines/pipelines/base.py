@@ -54,6 +54,10 @@ class Pipeline(ABC):
         """Return what the pipeline is asked for beside `content`, alike for all of a forward. Raises: RequestError."""
         return {}
 
+    def num_rows(self, contents: list[Any]) -> int:
+        """Return how many rows of the pipeline's own go through a forward together."""
+        return len(contents)
+
     def answer(self, item: Any, found: Any) -> Any:
         """Return the answer to one item, given what the pipeline found."""
         return found
@@ -81,7 +85,7 @@ class Pipeline(ABC):
     def _run(self, contents: list[Any], parameters: dict[str, Any]) -> list[Any]:
         from transformers.pipelines.base import Pipeline as Base
 
-        size = len(contents) if self._may_pad else 1
+        size = self.num_rows(contents) if self._may_pad else 1
         # past the __call__ of single pipelines: each has its own idea of what a list of one item comes to
         found: list[Any] = Base.__call__(self.pipe, contents, batch_size=size, **parameters)
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from samovar_instance.engines.pipelines.base import Item, Pipeline, labels_of, number_of
@@ -10,7 +11,9 @@ from samovar_instance.engines.pipelines.media import image_of
 from samovar_instance.engines.pipelines.types import Detection, Match
 
 _MAX_LABELS = 100  # each is looked for in a forward of its own
+_MAX_ROWS = 16
 _MAX_FOUND = 1000
+_OF_ONE_SIZE = frozenset({"owlvit", "owlv2"})
 
 
 class ImageAndNames(ImageToSee, frozen=True, kw_only=True):
@@ -28,6 +31,12 @@ class ZeroShotObjectDetector(Viewer):
     """An image to where in it are things that the client names."""
 
     task = "zero-shot-object-detection"
+    pads = True
+
+    def load(self, weights: Path, device: str) -> None:
+        """Load it; models that see every image in one size (OWL) look for several things at once."""
+        super().load(weights, device)
+        self._may_pad = self._may_pad and self.pipe.model.config.model_type in _OF_ONE_SIZE
 
     def __call__(self, items: list[ImageAndNames]) -> list[list[Detection]]:
         """Return what was found in each image, best first."""
@@ -36,6 +45,9 @@ class ZeroShotObjectDetector(Viewer):
     def content(self, item: Any) -> Any:
         labels = labels_of(item, self.pipe.tokenizer, most=_MAX_LABELS)
         return {"image": super().content(item), "candidate_labels": labels}
+
+    def num_rows(self, contents: list[Any]) -> int:
+        return min(_MAX_ROWS, sum(len(content["candidate_labels"]) for content in contents))
 
     def parameters(self, item: ImageAndNames, content: Any) -> dict[str, Any]:
         return threshold_of(item) | {"top_k": number_of(item, "top_k", 1, _MAX_FOUND)}

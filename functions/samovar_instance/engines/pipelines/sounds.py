@@ -58,6 +58,7 @@ class ZeroShotAudioClassifier(Listener):
     """Sound to the scores of any labels, by a model that compares sounds and texts."""
 
     task = "zero-shot-audio-classification"
+    pads = True  # every sound is made as long as the model hears
 
     def __call__(self, items: list[SoundAndLabels]) -> list[list[Label]]:
         """Return all labels of each sound, best first."""
