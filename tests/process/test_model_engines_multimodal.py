@@ -26,7 +26,7 @@ GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 LONG = GREEDY | {"max_tokens": 200}
 
 
-def image(data: str) -> dict[str, Any]:
+def image(data: Any) -> dict[str, Any]:
     return {"type": "image", "image": data}
 
 

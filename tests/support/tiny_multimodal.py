@@ -13,7 +13,7 @@ from typing import Any
 
 from support.tiny_models import CONTEXT_TOKENS, tiny_tokenizer
 
-IMAGE_TOKEN = "<image>"  # noqa: S105 (a token of a vocabulary)
+IMAGE_TOKEN = "<image>"
 MEDIA_TEMPLATE = """\
 {%- for message in messages -%}<|im_start|>{{ message['role'] }}
 {% for part in message['content'] -%}

@@ -25,7 +25,7 @@ TURN = 32  # embeddings that are put into the answer before others have their tu
 
 async def answer_embeddings(exchange: Exchange) -> None:
     """Answer one request. Raises: SamovarError while nothing was sent; Cancelled if the client left."""
-    ask, found = await exchange.ask(EMBEDDINGS)
+    ask, found = await exchange.ask((EMBEDDINGS,))
     wish = await exchange.noted(ask, vectors.wanted, found)
     schema = ask.entry.main.manifest.input_schema
     bodies = await exchange.noted(ask, vectors.bodies, wish, schema)

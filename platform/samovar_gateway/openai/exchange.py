@@ -9,7 +9,7 @@ wrong with a request whose function is known is noted as that function's. This m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from copy import copy
 from typing import TypeVar
 
@@ -52,8 +52,8 @@ class Exchange:
         if self.method != method:
             raise MethodNotAllowed(f"this route takes {method}", allow=[method])
 
-    async def ask(self, task: str) -> tuple[Ask, dict[str, object]]:
-        """Return the invocation that a POST asks for and its fields, without nulls. task: that its model must have.
+    async def ask(self, tasks: Container[str]) -> tuple[Ask, dict[str, object]]:
+        """Return the invocation that a POST asks for and its fields, without nulls. tasks: its model has one.
 
         Raises: SamovarError.
         """
@@ -66,7 +66,7 @@ class Exchange:
         found = await apart(len(body), fields.read, body)
         ask = await self._admit(fields.model_of(found))
         ask.content_type = "application/json"  # of the body that its function gets
-        if (wrong := models.misfit(ask.entry, task)) is not None:
+        if (wrong := models.misfit(ask.entry, tasks)) is not None:
             raise self.state.journey.refuse(ask, wrong)
         return ask, found
 

@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions` and `POST /v1/completions`: what a text-generation function yields, whole or as it comes.
+"""`POST /v1/chat/completions` and `POST /v1/completions`: what a function that generates yields, whole or as it comes.
 
     fields ─► inputs ─► asks ─► pieces ─┬► answer, collected within MAX_WHOLE_BYTES
                                         └► data: chunk … data: [DONE]
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from samovar.errors import BadOutput, SamovarError
-from samovar.tasks import TEXT_GENERATION
+from samovar.tasks import PARTS
 from samovar_dispatch.ask import Ask
 from samovar_gateway import problems as native_problems
 from samovar_gateway.calling import abandon, apart
@@ -35,16 +35,16 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Generation:
-    """One of the two routes. read: its requests; shape: its answers."""
+    """One of the two routes. shape: its answers. read: its requests; told what kinds of parts the function takes."""
 
-    def __init__(self, shape: Shape, read: Callable[[Mapping[str, Any]], Asked]) -> None:
+    def __init__(self, shape: Shape, read: Callable[[Mapping[str, Any], frozenset[str]], Asked]) -> None:
         self._shape = shape
         self._read = read
 
     async def __call__(self, exchange: Exchange) -> None:
         """Answer one request. Raises: SamovarError while nothing was sent; Cancelled if the client left."""
-        ask, found = await exchange.ask(TEXT_GENERATION)
-        asked = await exchange.noted(ask, self._read, found)
+        ask, found = await exchange.ask(PARTS)
+        asked = await exchange.noted(ask, self._read, found, PARTS[ask.entry.main.manifest.task])
         exchange.names = asked.names
         bodies = await exchange.noted(ask, asked.bodies)
         asks = parts_of(ask, len(asked.inputs))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from samovar.tasks.generation import MAX_MESSAGES, refusal
+from samovar_gateway.openai import media
 from samovar_gateway.openai.fields import UNSUPPORTED, listed, only
 
 MESSAGE = ("role", "content", "name", "tool_calls", "tool_call_id", "annotations")
@@ -17,23 +18,27 @@ TOOL = ("type", "function")
 FUNCTION = ("name", "description", "parameters", "strict")
 FORMAT = ("type", "json_schema")
 SCHEMA = ("name", "description", "schema", "strict")
+TEXT_ONLY = frozenset(("text",))
 
 
-def messages_of(value: Any) -> list[dict[str, Any]]:
-    """Return the messages of a request. Raises: RequestError naming what cannot be taken."""
+def messages_of(value: Any, kinds: frozenset[str] = TEXT_ONLY) -> list[dict[str, Any]]:
+    """Return the messages of a request. Raises: RequestError naming what cannot be taken.
+
+    kinds: of parts that the function takes, in its own words: "text", "image", "audio".
+    """
     messages = listed(value, "messages")
     if len(messages) > MAX_MESSAGES:
         raise refusal("messages", f"messages has more than {MAX_MESSAGES}")
-    return [_message(message, f"messages[{place}]") for place, message in enumerate(messages)]
+    return [_message(message, f"messages[{place}]", kinds) for place, message in enumerate(messages)]
 
 
-def _message(value: Any, path: str) -> dict[str, Any]:
+def _message(value: Any, path: str, kinds: frozenset[str]) -> dict[str, Any]:
     message = only(value, MESSAGE, path)
     if message.pop("annotations", []) != []:  # of an earlier answer, sent back whole
         raise refusal(f"{path}.annotations", f"{path}.annotations is not supported", reason=UNSUPPORTED)
     content = message.get("content")
     if isinstance(content, list):
-        message["content"] = [_part(part, f"{path}.content[{place}]") for place, part in enumerate(content)]
+        message["content"] = [_part(part, f"{path}.content[{place}]", kinds) for place, part in enumerate(content)]
     if "tool_calls" in message:
         calls = listed(message["tool_calls"], f"{path}.tool_calls")
         message["tool_calls"] = [
@@ -47,10 +52,14 @@ def _message(value: Any, path: str) -> dict[str, Any]:
     return message
 
 
-def _part(value: Any, path: str) -> dict[str, Any]:
-    if isinstance(value, dict) and value.get("type") != "text":
-        raise refusal(path, f"{path}: parts of a message are of type text here", reason=UNSUPPORTED)
-    return only(value, ("type", "text"), path)
+def _part(value: Any, path: str, kinds: frozenset[str]) -> dict[str, Any]:
+    if not isinstance(value, dict) or value.get("type") == "text":
+        return only(value, ("type", "text"), path)
+    kind, read = media.PARTS.get(str(value.get("type")), ("", None))
+    if read is None or kind not in kinds:
+        taken = " or ".join(["text", *(name for name, (kind, _) in media.PARTS.items() if kind in kinds)])
+        raise refusal(path, f"{path}: parts of a message are of type {taken} here", reason=UNSUPPORTED)
+    return read(value, path)
 
 
 def tools_of(value: Any) -> list[dict[str, Any]]:

@@ -1,26 +1,26 @@
 """`GET /v1/models`: functions that OpenAI's routes serve, as their declared tasks say.
 
-| task            | route
-|-----------------|---------------------------------------------
-| text-generation | /v1/chat/completions, /v1/completions
-| embeddings      | /v1/embeddings
+| task                                            | route
+|-------------------------------------------------|---------------------------------------------
+| text-generation, image-text-to-text, any-to-any | /v1/chat/completions, /v1/completions
+| embeddings                                      | /v1/embeddings
 
 A model is a function; its task is that of the version with the most traffic. This module does not know HTTP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from samovar.errors import FunctionNotFound, RequestError
-from samovar.tasks import EMBEDDINGS, TEXT_GENERATION
+from samovar.tasks import EMBEDDINGS, PARTS
 from samovar.tasks.generation import refusal
 from samovar_dispatch.functions import FunctionEntry, FunctionTable, near_names
 from samovar_gateway.auth import Principal
 
 ROUTES: Mapping[str, str] = {
-    TEXT_GENERATION: "/v1/chat/completions and /v1/completions",
+    **dict.fromkeys(PARTS, "/v1/chat/completions and /v1/completions"),
     EMBEDDINGS: "/v1/embeddings",
 }
 MAX_SHOWN_CHARS = 100
@@ -45,10 +45,10 @@ def unknown(functions: FunctionTable, principal: Principal, name: str) -> Functi
     return FunctionNotFound(detail + (f"; did you mean {hint}?" if hint else ""), near=near)
 
 
-def misfit(entry: FunctionEntry, task: str) -> RequestError | None:
-    """Return what is wrong with asking this function for that task, None if nothing is."""
+def misfit(entry: FunctionEntry, tasks: Container[str]) -> RequestError | None:
+    """Return what is wrong with asking this function for one of those tasks, None if nothing is."""
     name, declared = entry.record.name, entry.main.manifest.task
-    if declared == task:
+    if declared in tasks:
         return None
     route = ROUTES.get(declared, f"/v1/functions/{name}/invoke")
     what = f"is for {declared}" if declared else "declares no task"

@@ -21,7 +21,7 @@ import msgspec
 from samovar.errors import RequestError
 from samovar.tasks.generation import MAX_CHOICES, MAX_TOP_LOGPROBS, GenerationInput, refusal
 from samovar_gateway.openai import fields as table
-from samovar_gateway.openai.messages import format_of, messages_of, tool_choice_of, tools_of
+from samovar_gateway.openai.messages import TEXT_ONLY, format_of, messages_of, tool_choice_of, tools_of
 
 COMPLETION_TOKENS = 16  # OpenAI's default of max_tokens for completions
 _PASSED_ON = (
@@ -51,11 +51,14 @@ class Asked:
         return [msgspec.json.encode(one) for one in self.inputs]
 
 
-def chat(fields: Mapping[str, Any]) -> Asked:
-    """Return what a chat request asks for. fields: without nulls. Raises: RequestError with `param`."""
+def chat(fields: Mapping[str, Any], kinds: frozenset[str] = TEXT_ONLY) -> Asked:
+    """Return what a chat request asks for. Raises: RequestError with `param`.
+
+    Args: fields: without nulls. kinds: of parts of messages that the function takes.
+    """
     given = table.honoured(fields, table.CHAT, table.CHAT_RULES)
     found = _sampling(given)
-    found["messages"] = messages_of(given.get("messages", []))
+    found["messages"] = messages_of(given.get("messages", []), kinds)
     for name, read in (("tools", tools_of), ("tool_choice", tool_choice_of), ("response_format", format_of)):
         if name in given:
             found[name] = read(given[name])

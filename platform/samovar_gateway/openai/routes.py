@@ -30,7 +30,7 @@ UNSERVED = (
 )
 POSTS: dict[str, Callable[[Exchange], Awaitable[None]]] = {
     "/v1/chat/completions": Generation(Chat(), requests.chat),
-    "/v1/completions": Generation(Completion(), requests.completion),
+    "/v1/completions": Generation(Completion(), lambda fields, _: requests.completion(fields)),
     "/v1/embeddings": answer_embeddings,
 }
 
