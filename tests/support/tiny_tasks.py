@@ -14,8 +14,10 @@ import functools
 import io
 import json
 import shutil
+import struct
 import tempfile
 import wave
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,14 @@ def png(width: int, height: int, colour: tuple[int, int, int] = (200, 30, 3)) ->
     file = io.BytesIO()
     Image.new("RGB", (width, height), colour).save(file, "PNG")
     return base64.b64encode(file.getvalue()).decode()
+
+
+def bomb() -> bytes:
+    """Return a PNG file of a few bytes that says it is 100,000 pixels wide and high."""
+    data = bytearray(base64.b64decode(png(2, 2)))
+    data[16:24] = struct.pack(">II", 100_000, 100_000)
+    data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
+    return bytes(data)
 
 
 def noise(width: int, height: int, seed: int) -> bytes:
@@ -330,4 +340,8 @@ TASKS: dict[str, Callable[[], list[Any]]] = {
     "audio-classification": _wav2vec2_labels,
     "image-text-to-text": tiny_multimodal.llava,
     "any-to-any": tiny_multimodal.llava,
+    "document-question-answering": tiny_multimodal.layoutlm,
+    "donut": tiny_multimodal.donut,
+    "table-question-answering": tiny_multimodal.tapas,
+    "text-to-audio": tiny_multimodal.vits,
 }

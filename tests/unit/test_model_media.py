@@ -12,7 +12,7 @@ import pytest
 
 from samovar.errors import InvalidInput
 from samovar_instance.engines.pipelines import media
-from support.tiny_tasks import RATE_HZ, png, wav
+from support.tiny_tasks import RATE_HZ, bomb, png, wav
 
 WAVE = [0.0, 0.5, -0.5, 0.25, -1.0]
 
@@ -65,6 +65,9 @@ BAD_SOUND: list[tuple[bytes | list[float], int | None, str, str]] = [
     (b"ID3 is not a WAV file at all", None, "$.audio", "no WAV file"),
     ([0.1], 0, "$.sampling_rate", "from 1 to"),
     ([0.1], 10**9, "$.sampling_rate", "from 1 to"),
+    ([0.1, math.nan], None, "$.audio", "no numbers"),
+    ([0.1, 1e39], None, "$.audio", "no numbers"),
+    (wav(bytes(9000), rate_hz=1), None, "$.audio", "4500 s of sound, at most 3600"),
 ]
 
 
@@ -81,16 +84,18 @@ def test_images_come_in_rgb() -> None:
     assert media.image_of(base64.b64decode(media.png_of(image))).size == (3, 2)
 
 
-def bomb() -> bytes:
-    """Return the head of a PNG file that says it is 100,000 pixels wide and high."""
-    data = bytearray(base64.b64decode(png(2, 2)))
-    data[16:24] = struct.pack(">II", 100_000, 100_000)
-    return bytes(data)
+BAD_IMAGES = [
+    (b"", "no image"),
+    (b"no image", "no image"),
+    (base64.b64decode(png(40, 40))[:60], "cannot be read"),
+    (bomb(), "10000000000 pixels"),
+    (base64.b64decode(png(8000, 7000)), "8000 x 7000 pixels, at most"),
+]
 
 
-@pytest.mark.parametrize("data", [b"", b"no image", base64.b64decode(png(40, 40))[:60], bomb()])
-def test_what_is_no_image_is_said(data: bytes) -> None:
-    with pytest.raises(InvalidInput) as raised:
+@pytest.mark.parametrize(("data", "detail"), BAD_IMAGES)
+def test_what_is_no_image_is_said(data: bytes, detail: str) -> None:
+    with pytest.raises(InvalidInput, match=detail) as raised:
         media.image_of(data)
     assert raised.value.extra["path"] == "$.image"
 

@@ -88,5 +88,5 @@ def _refuse_large(picture: Any, max_pixels: int) -> None:
 
 def _refuse_short(num_frames: int, indices: Sequence[int]) -> None:
     if num_frames <= indices[-1]:
-        what = f"{num_frames} frames, and the model looks at {len(indices)}, the last of them the {indices[-1] + 1}th"
+        what = f"{num_frames} frames, and the model looks at {len(indices)} of the first {indices[-1] + 1}"
         raise invalid("video", what)
