@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
+import llguidance.hf
 import msgspec
 import pytest
 import torch
@@ -374,6 +375,22 @@ async def test_what_takes_long_to_read_is_read_beside_the_others(tiny: Tiny, fie
     await asyncio.sleep(0)
     assert not planning.done(), "it was read at one go"
     await asyncio.gather(planning, return_exceptions=True)
+
+
+async def test_a_loaded_model_has_read_its_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody's step waits for the first request that is constrained."""
+    generator, read, num_reads = Tiny(), llguidance.hf.from_tokenizer, 0
+
+    def counted(*given: Any) -> Any:
+        nonlocal num_reads
+        num_reads += 1
+        return read(*given)
+
+    monkeypatch.setattr(llguidance.hf, "from_tokenizer", counted)
+    generator.load(tiny_model("llama"), "cpu")
+    assert num_reads == 1
+    told = await ask(generator, messages=HELLO, response_format=FORMAT, max_tokens=60, seed=1)
+    assert told.usage.completion_tokens > 0 and num_reads == 1
 
 
 async def test_what_nobody_reads_is_merged(tiny: Tiny) -> None:

@@ -108,6 +108,28 @@ def test_a_json_object_is_an_object(maker: GrammarMaker) -> None:
     assert isinstance(json.loads(tiny_tokenizer().decode(ids)), dict)
 
 
+def test_the_vocabulary_is_read_before_anybody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes long and stops every thread of the process, so it is for a load, not for a request."""
+    maker = GrammarMaker(tiny_tokenizer(), 352, [tiny_tokenizer().eos_token_id])
+
+    def too_late(*_: Any, **__: Any) -> None:
+        raise AssertionError("a request read the vocabulary")
+
+    monkeypatch.setattr("llguidance.hf.from_tokenizer", too_late)
+    assert allowed(maker.make(of_schema({"type": "object"}), "response_format"))
+
+
+def test_a_tokenizer_that_cannot_be_read_refuses_schemas_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no such decoder")
+
+    monkeypatch.setattr("llguidance.hf.from_tokenizer", broken)
+    maker = GrammarMaker(tiny_tokenizer(), 352, [tiny_tokenizer().eos_token_id])
+    with pytest.raises(RequestError, match="cannot be constrained: no such decoder") as raised:
+        maker.make(of_schema({}), "response_format")
+    assert raised.value.extra["param"] == "response_format"
+
+
 def test_a_copy_goes_on_by_itself(maker: GrammarMaker) -> None:
     grammar = maker.make(of_schema({"enum": ["ab", "ac"]}), "response_format")
     for char in '"a':

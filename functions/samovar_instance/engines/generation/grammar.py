@@ -48,14 +48,20 @@ class TokenGrammar:
 
 
 class GrammarMaker:
-    """Makes grammars over one tokenizer. For the first one the vocabulary is read: 0.4 s for 49,152 tokens."""
+    """Makes grammars over one tokenizer.
+
+    It reads the vocabulary when it is made, 0.4 s for 49,152 tokens, and the library holds the interpreter's lock
+    meanwhile, in whatever thread: at the first request everybody else would wait, while a model is loaded nobody does.
+    """
 
     def __init__(self, tokenizer: Any, num_logits: int, end_ids: Iterable[int]) -> None:
         """tokenizer: of transformers. num_logits: columns of the model's logits. end_ids: tokens that end a text."""
-        self._tokenizer = tokenizer
-        self._num_logits = num_logits
-        self._end_ids = sorted(end_ids)
         self._vocabulary: Any = None
+        self._why_none = ""
+        try:
+            self._vocabulary = _read_vocabulary(tokenizer, num_logits, sorted(end_ids))
+        except Exception as error:  # noqa: BLE001 (a model that cannot be constrained answers all the same)
+            self._why_none = str(error)
 
     def make(self, grammar: str, param: str) -> TokenGrammar:
         """Return a grammar at its beginning. May take a while: not for an event loop.
@@ -63,28 +69,25 @@ class GrammarMaker:
         grammar: as `of_schema` and `of_format` return it, or Lark in llguidance's dialect.
         Raises: RequestError naming `param` if it is wrong, or needs what llguidance does not know.
         """
+        if self._vocabulary is None:
+            raise refusal(param, f"{param}: text of this model cannot be constrained: {self._why_none}")
         from llguidance import LLMatcher
 
         if len(grammar) > MAX_SCHEMA_CHARS:
             raise refusal(param, f"{param}: the schema is larger than {MAX_SCHEMA_CHARS} characters")
-        matcher = LLMatcher(self._read_vocabulary(param), grammar, log_level=0)
+        matcher = LLMatcher(self._vocabulary, grammar, log_level=0)
         if matcher.is_error():
             raise refusal(param, f"{param}: the schema cannot be followed: {_first_line(matcher.get_error())}")
         return TokenGrammar(matcher, grammar)
 
-    def _read_vocabulary(self, param: str) -> Any:
-        from llguidance.hf import from_tokenizer
 
-        if self._vocabulary is None:
-            if not getattr(self._tokenizer, "is_fast", False) or not self._end_ids:
-                raise refusal(
-                    param, f"{param}: text of this model cannot be constrained: its tokenizer does not allow it"
-                )
-            try:
-                self._vocabulary = from_tokenizer(self._tokenizer, self._num_logits, self._end_ids)
-            except ValueError as error:
-                raise refusal(param, f"{param}: text of this model cannot be constrained: {error}") from error
-        return self._vocabulary
+def _read_vocabulary(tokenizer: Any, num_logits: int, end_ids: list[int]) -> Any:
+    """Return the vocabulary as llguidance has it. Raises: ValueError, or whatever llguidance raises, if it cannot."""
+    if not getattr(tokenizer, "is_fast", False) or not end_ids:
+        raise ValueError("its tokenizer does not allow it")
+    from llguidance import hf
+
+    return hf.from_tokenizer(tokenizer, num_logits, end_ids)
 
 
 def of_format(wanted: ResponseFormat) -> str | None:
