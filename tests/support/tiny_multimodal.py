@@ -75,6 +75,32 @@ def layoutlm() -> list[Any]:
     return [t.LayoutLMForQuestionAnswering(config), tokenizer]
 
 
+def donut() -> list[Any]:
+    """Return a Donut: questions about pictures of pages."""
+    t = _transformers()
+    tokenizer = copy.deepcopy(tiny_tokenizer())
+    encoder = t.DonutSwinConfig(
+        image_size=_SIDE, patch_size=4, embed_dim=16, depths=[1, 1], num_heads=[2, 2], window_size=4
+    )
+    decoder = t.MBartConfig(
+        d_model=32,
+        decoder_layers=1,
+        decoder_attention_heads=2,
+        decoder_ffn_dim=64,
+        vocab_size=len(tokenizer),
+        max_position_embeddings=_NUM_POSITIONS,
+        is_decoder=True,
+        add_cross_attention=True,
+        pad_token_id=0,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    config = t.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    config.pad_token_id, config.decoder_start_token_id = 0, 1
+    model = t.VisionEncoderDecoderModel(config)
+    model.generation_config.max_length = _NUM_POSITIONS
+    return [model, tokenizer, t.DonutImageProcessorPil(size={"height": _SIDE, "width": _SIDE})]
+
+
 def tapas() -> list[Any]:
     """Return a Tapas: questions about tables, with sums and averages."""
     t = _transformers()

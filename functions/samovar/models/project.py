@@ -20,7 +20,7 @@ from samovar.authoring import default_name
 from samovar.errors import DeployRefused
 from samovar.models.folder import ModelFolder
 from samovar.models.processors import processors_of
-from samovar.models.tasks import ModelTask
+from samovar.models.tasks import EITHER, SQUARE, ModelTask
 
 APP = "app.py"
 WEIGHTS = "weights"
@@ -49,6 +49,8 @@ def example_of(task: ModelTask, folder: ModelFolder) -> dict[str, Any]:
     """Return what an instance answers while it warms up."""
     if task.generates and "images" in task.example:
         return _shown(task.example, folder)
+    if "words" in task.example and folder.architecture == EITHER:
+        return {"question": task.example["question"], "image": SQUARE}
     if task.name != "fill-mask":
         return task.example
     token = folder.read("tokenizer_config.json").get("mask_token") or folder.read("special_tokens_map.json").get(

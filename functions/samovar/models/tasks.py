@@ -53,21 +53,22 @@ class Choice:
 
 
 # 64 x 64 pixels of one colour
-_SQUARE = (
+SQUARE = (
     "iVBORw0KGgoAAAANSUhEUgAAAEAAAABAAQMAAACQp+OdAAAAA1BMVEXIeCjqlaEm"
     "AAAAD0lEQVR42mNgGAWjgHwAAAJAAAHgTR1EAAAAAElFTkSuQmCC"
 )
 _SILENCE = {"audio": [0.0] * 1600, "sampling_rate": 16000}
 _TEXT = {"text": "tea is ready"}
-_IMAGE = {"image": _SQUARE}
+_IMAGE = {"image": SQUARE}
 _LABELS = {"labels": ["tea", "coffee"]}
 # a few answers take turns
 _WRITES: dict[str, Any] = {
-    "example": {"prompt": "tea is", "images": [_SQUARE], "max_tokens": 2},
+    "example": {"prompt": "tea is", "images": [SQUARE], "max_tokens": 2},
     "options": {"scaling": {"target_concurrency": 4}, "limits": {"timeout_s": 600}},
 }
+EITHER = "VisionEncoderDecoderModel"  # reads, captions, answers: nothing tells which
 _TABLE = {"tea": ["green", "black"], "cups": ["2", "3"]}
-_WORDS = [{"word": "tea", "box": [10, 10, 90, 60]}, {"word": "ready", "box": [100, 10, 200, 60]}]
+_WORDS: list[dict[str, Any]] = [{"word": "tea", "box": [10, 10, 90, 60]}, {"word": "ready", "box": [100, 10, 200, 60]}]
 
 
 def _pipeline(name: str, does: str, engine: str, *endings: str, **more: Any) -> ModelTask:
@@ -181,7 +182,7 @@ TASKS = {
             "points that two images share",
             "detection:KeypointMatcher",
             "ForKeypointMatching",
-            example={"images": [_SQUARE, _SQUARE]},
+            example={"images": [SQUARE, SQUARE]},
             sees=True,
         ),
         _pipeline(
@@ -189,7 +190,7 @@ TASKS = {
             "video classification",
             "videos:VideoClassifier",
             "ForVideoClassification",
-            example={"video": [_SQUARE] * 64},  # as many frames as any of them looks at
+            example={"video": [SQUARE] * 64},  # as many frames as any of them looks at
             requirements=("av>=14",),
             sees=True,
         ),
@@ -204,6 +205,28 @@ TASKS = {
             "BlipModel",
             example=_IMAGE | _LABELS,
             sees=True,
+        ),
+        # before speech to text: some of their classes end alike
+        _pipeline(
+            "text-to-audio",
+            "sounds of texts",
+            "speech:TextToAudio",
+            "VitsModel",
+            "BarkModel",
+            "MusicgenForConditionalGeneration",
+            "MusicgenMelodyForConditionalGeneration",
+            "FastSpeech2ConformerWithHifiGan",
+            "SeamlessM4TForTextToSpeech",
+            "SeamlessM4Tv2ForTextToSpeech",
+            "CsmForConditionalGeneration",
+            "PocketTTSForConditionalGeneration",
+            "HiggsAudioV2ForConditionalGeneration",
+            "VibeVoiceForConditionalGeneration",
+            "GradiumPhononTTSForConditionalGeneration",
+            example=_TEXT,
+            # a text takes seconds: none waits for another in its batch
+            options={"batch": {"max_size": 1}, "limits": {"timeout_s": 300}},
+            hears=None,
         ),
         _pipeline(
             "automatic-speech-recognition",
@@ -233,6 +256,25 @@ TASKS = {
             "ForAudioClassification",
             example=_SILENCE,
             hears=True,
+        ),
+        _pipeline(
+            "document-question-answering",
+            "answers from pages",
+            "documents:DocumentAnswerer",
+            "LayoutLMForQuestionAnswering",
+            "LayoutLMv2ForQuestionAnswering",
+            "LayoutLMv3ForQuestionAnswering",
+            EITHER,
+            example={"question": "what is ready", "words": _WORDS},
+            sees=None,
+        ),
+        _pipeline(
+            "table-question-answering",
+            "answers from tables",
+            "documents:TableAnswerer",
+            "TapasForQuestionAnswering",
+            example={"question": "how many cups of black tea", "table": _TABLE},
+            requirements=("pandas>=2.2",),
         ),
         _pipeline(
             IMAGE_TEXT_TO_TEXT,
@@ -270,6 +312,10 @@ ALIASES = {
     "ner": "token-classification",
     "asr": "automatic-speech-recognition",
     "speech-recognition": "automatic-speech-recognition",
+    "text-to-speech": "text-to-audio",
+    "tts": "text-to-audio",
+    "document-qa": "document-question-answering",
+    "table-qa": "table-question-answering",
     "zero-shot": "zero-shot-classification",
     "image-embeddings": "image-feature-extraction",
     "image-matching": "keypoint-matching",
@@ -361,7 +407,7 @@ def _possible(folder: ModelFolder) -> str:
 def _by_architecture(folder: ModelFolder) -> ModelTask | None:
     """Return the first task made for just this class; a bare encoder is for vectors."""
     name = folder.architecture
-    if not name:
+    if not name or name == EITHER:
         return None
     exact = [task for task in TASKS.values() if task.endings and fits(task, folder)]
     if exact:

@@ -15,6 +15,9 @@ from samovar.models.processors import processors_of
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
 _WATCH = frozenset({"video-classification"})
+_PROCESSED = frozenset({"text-to-audio"})  # some of their models know voices by their processor alone
+# Donut: the pipeline knows it, the classes that transformers names for the task do not
+_MORE_CLASSES = {"document-question-answering": ("AutoModelForImageTextToText",)}
 _LACKS = re.compile(r"requires the (\S+) library but|Missing optional dependencies: (\w+)")
 _ADD = 'add requirements=["{}"] to its @sv.function (`samovar deploy --model … --eject DIR` writes the file)'
 _FIRST_POSITION = 2  # of models that count positions from behind the padding token
@@ -27,6 +30,7 @@ def load_pipeline(task: str, weights: Path, device: str, pipeline_class: Any = N
     Raises: DeployRefused if this version of transformers has no such task, the model is not made for it, or it needs a
         package that is not there.
     """
+    import transformers
     from transformers import AutoConfig, pipeline
     from transformers.pipelines import SUPPORTED_TASKS
 
@@ -35,12 +39,15 @@ def load_pipeline(task: str, weights: Path, device: str, pipeline_class: Any = N
     if task not in SUPPORTED_TASKS:
         raise DeployRefused(f"this version of transformers has no pipeline for {task}")
     config = AutoConfig.from_pretrained(weights, local_files_only=True)
-    auto = _auto_class(SUPPORTED_TASKS[task]["pt"], config)
+    more = [getattr(transformers, name) for name in _MORE_CLASSES.get(task, ())]
+    auto = _auto_class((*SUPPORTED_TASKS[task]["pt"], *more), config)
     if auto is None:
         raise DeployRefused(f"a model of the type {config.model_type} cannot do {task}")
     try:
         model = load_pretrained(weights, auto, device)
         processors = _processors(weights, config, watches=task in _WATCH)
+        if task in _PROCESSED and (weights / "processor_config.json").is_file():
+            processors["processor"] = transformers.AutoProcessor.from_pretrained(weights, local_files_only=True)
         return pipeline(task, model=model, device=device, pipeline_class=pipeline_class, **processors)
     except (ImportError, ValueError) as error:
         if package := missing_package(str(error)):

@@ -102,3 +102,28 @@ class Transcript(TypedDict):
 
     text: str
     chunks: NotRequired[list[Chunk]]
+
+
+class Sound(TypedDict):
+    """audio: base64 of a WAV file of 16 bits. sampling_rate: of it, Hz."""
+
+    audio: str
+    sampling_rate: int
+
+
+class DocumentAnswer(TypedDict):
+    """answer: None of models that write one and did not. start, end: which of the page's words, from 0."""
+
+    answer: str | None
+    score: NotRequired[float]
+    start: NotRequired[int]
+    end: NotRequired[int]
+
+
+class TableAnswer(TypedDict):
+    """answer: the cells as a text. coordinates: of them, row and column from 0. aggregator: what to make of them."""
+
+    answer: str
+    coordinates: NotRequired[list[list[int]]]
+    cells: NotRequired[list[str]]
+    aggregator: NotRequired[str]
