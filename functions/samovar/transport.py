@@ -16,7 +16,15 @@ import msgspec
 
 from samovar import __version__
 from samovar.connection import Connection
-from samovar.errors import ConfigError, ConnectError, DeadlineExceeded, SamovarError, StoreUnavailable, Unavailable
+from samovar.errors import (
+    ConfigError,
+    ConnectError,
+    DeadlineExceeded,
+    RequestError,
+    SamovarError,
+    StoreUnavailable,
+    Unavailable,
+)
 from samovar.problems import Lines, error_of, phases_of
 
 CONNECT_TIMEOUT_S = 5.0
@@ -128,7 +136,11 @@ def unavailable_pause_s(error: Unavailable, attempt: int) -> float:
 
 
 def dump(value: Any) -> bytes:
-    return b"" if value is None else msgspec.json.encode(value)
+    """Return an input as JSON. Raises: RequestError for text that has no form in UTF-8, such as half a pair."""
+    try:
+        return b"" if value is None else msgspec.json.encode(value)
+    except UnicodeEncodeError as error:
+        raise RequestError(f"the input has text that UTF-8 cannot carry: {error.reason}") from None
 
 
 def answer_of(response: httpx.Response) -> Answer:

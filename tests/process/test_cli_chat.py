@@ -59,7 +59,8 @@ class Chatter:
             env=self._environment,
             cwd=self._folder,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="surrogateescape",
             timeout=60,
             check=False,
         )
@@ -155,10 +156,21 @@ def test_errors_are_told_and_the_conversation_goes_on(chatter: Chatter) -> None:
             ("/set max_tokens", "as the function has it"),
             ("/nonsense", "/help lists"),
             ("//exit", "1 token ·"),
+            ("\udcff", "text that UTF-8 cannot carry"),  # a byte that is none
         ):
             terminal.type(typed + "\n")
             place = terminal.see(seen, after=place)
         leave(terminal, place)
+
+
+def test_bytes_that_are_no_text_are_refused_whichever_way_they_come(chatter: Chatter) -> None:
+    for given, arguments in (
+        ("\udcff", ("chat", "parrot")),
+        ("tea", ("chat", "parrot", "--system", "\udcff")),
+        ("", ("invoke", "parrot", "--json", '{"prompt": "\udcff"}')),
+    ):
+        done = chatter.pipe(given, *arguments)
+        assert done.returncode == 6 and "UTF-8" in done.stderr and "bug" not in done.stderr, arguments
 
 
 def test_what_could_steer_a_terminal_is_not_shown(chatter: Chatter) -> None:

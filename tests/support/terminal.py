@@ -38,8 +38,8 @@ class Terminal:
         return ESCAPES.sub("", self.shown).replace("\r\n", "\n")
 
     def type(self, text: str) -> None:
-        """Type some keys."""
-        os.write(self._screen, text.encode())
+        """Type some keys; a lone surrogate is a byte that is no text."""
+        os.write(self._screen, text.encode(errors="surrogateescape"))
 
     def see(self, expected: str, timeout_s: float = PATIENCE_S, after: int = 0) -> int:
         """Wait until a text is shown, `after` so many characters; return where it ends."""

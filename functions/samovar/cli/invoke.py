@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +70,7 @@ def _body(given: list[str], file: Path | None) -> bytes:
     if len(given) + (file is not None) > 1:
         raise click.UsageError("give --json or --file, not both, and one of it")
     if given:
-        return given[0].encode()
+        return os.fsencode(given[0])  # as it was typed: what is no UTF-8 is the gateway's to refuse
     if file is not None:
         return file.read_bytes()
     return b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
