@@ -235,6 +235,30 @@ def test_streams_are_events(platform: Platform) -> None:
     assert [(one["number"], one["word"]) for one in found] == [(2, "teatea"), (1, "tea")]
 
 
+def test_a_stream_that_waits_keeps_its_line_alive(platform: Platform) -> None:
+    folder = FOLDERS / "countdown_tensors"
+    ref = platform.deploy(folder, name="unborn").ref
+    path = "/v2/models/unborn/generate_stream"
+    with platform.gateway.client.stream("POST", path, content=b'{"n": 2}') as answer:
+        lines = answer.iter_lines()
+        assert answer.status_code == 200 and answer.headers["x-accel-buffering"] == "no"
+        assert next(lines) == ": waiting, phase boot, 0 ahead"
+        platform.start(ref, folder)
+        rest = [line for line in lines if line and not line.startswith(":")]
+    assert [json.loads(line.removeprefix("data: "))["number"] for line in rest] == [2, 1]
+    platform.deploy(folder, name="stillborn")
+    path = "/v2/models/stillborn/infer_stream"
+    body, late = {"inputs": [tensor("n", "INT64", [1], [3])]}, {"samovar-timeout-ms": "2500"}
+    lost: list[str] = []
+    with (
+        pytest.raises(httpx.RemoteProtocolError),
+        platform.gateway.client.stream("POST", path, json=body, headers=late) as answer,
+    ):
+        lost.extend(answer.iter_lines())
+    told = [line for line in lost if line]
+    assert told[0] == ": waiting, phase boot, 0 ahead" and "phase boot" in json.loads(told[1][6:])["error"]
+
+
 def test_text_is_generated(platform: Platform) -> None:
     platform.serve("parrot")
     answer = post(platform, "parrot/generate_stream", {"prompt": "tea is ready", "parameters": {"max_tokens": 2}})

@@ -13,7 +13,7 @@ Errors are `{"error": TEXT}` with the status that every route of ours gives them
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -30,7 +30,8 @@ from samovar_gateway.health import what_is_missing
 from samovar_gateway.inference import json_form, models, statistics
 from samovar_gateway.inference.core import Inference
 from samovar_gateway.inference.json_form import Wishes
-from samovar_gateway.inference.messages import InferAnswer, InferRequest
+from samovar_gateway.inference.messages import InferRequest
+from samovar_gateway.inference.rest_stream import AnswerStream, Writer
 from samovar_gateway.invoke import UNREAD_STATUSES
 
 log = logging.getLogger(__name__)
@@ -39,9 +40,6 @@ PREFIX = "/v2"
 JSON_LENGTH = b"inference-header-content-length"
 _JSON = (b"content-type", b"application/json")
 _BINARY = (b"content-type", b"application/octet-stream")
-_EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
-
-Writer = Callable[[InferAnswer], Contents]
 
 
 class InferenceRoutes:
@@ -173,18 +171,12 @@ class InferenceRoutes:
         return body
 
     async def _events(self, exchange: _Exchange, ask: Ask, request: InferRequest, write: Writer) -> None:
-        """Send an event for each answer; what fails before the first keeps its status."""
-        answers = self._core.stream(ask, request, exchange.receive)
+        """Send an event for each answer; what fails before anything was sent keeps its status."""
+        stream = AnswerStream(self._state, ask, exchange.send)
         try:
-            await _send_events(exchange, answers, write)
-        except SamovarError as error:
-            if not exchange.has_begun:
-                raise
-            self._state.problems[error.code] += 1
-            await exchange.event(msgspec.json.encode({"error": error.detail}))
-            # leaving the response open makes the server close the connection: nobody takes it for a whole answer
+            await stream.run(self._core.stream(ask, request, exchange.receive), write)
         finally:
-            await answers.aclose()
+            exchange.has_begun = stream.is_open
 
     async def _refuse(self, error: SamovarError, exchange: _Exchange) -> None:
         self._state.problems[error.code] += 1
@@ -206,7 +198,7 @@ class _Exchange:
         self.receive = receive
         self.request_id = request_id
         self.is_read = self.has_begun = False
-        self._send: Callable[[Any], Awaitable[None]] = send
+        self.send: Callable[[Any], Awaitable[None]] = send
 
     async def tell(self, document: Any) -> None:
         """Answer with JSON."""
@@ -215,35 +207,15 @@ class _Exchange:
     async def send_parts(self, headers: problems.Headers, parts: list[Contents], status: int = 200) -> None:
         """Send a response whose body is `parts`, none of them copied."""
         length = sum(map(len, parts))
-        await self.begin([*headers, (b"content-length", b"%d" % length)], status)
+        await self._begin([*headers, (b"content-length", b"%d" % length)], status)
         for place, part in enumerate(parts):
-            await self._send({"type": "http.response.body", "body": part, "more_body": place < len(parts) - 1})
+            await self.send({"type": "http.response.body", "body": part, "more_body": place < len(parts) - 1})
 
-    async def begin(self, headers: problems.Headers, status: int = 200) -> None:
-        """Send the head of a response."""
+    async def _begin(self, headers: problems.Headers, status: int) -> None:
         self.has_begun = True
         names = {name for name, _ in headers}
         more = [] if b"x-request-id" in names else [(b"x-request-id", self.request_id)]
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *more]})
-
-    async def event(self, data: Contents) -> None:
-        """Send one server-sent event."""
-        await self._send({"type": "http.response.body", "body": b"data: " + bytes(data) + b"\n\n", "more_body": True})
-
-    async def end(self) -> None:
-        """The response is whole."""
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _send_events(exchange: _Exchange, answers: AsyncGenerator[InferAnswer], write: Writer) -> None:
-    async for answer in answers:
-        data = await apart(answer.num_bytes, write, answer)
-        if not exchange.has_begun:
-            await exchange.begin([*_EVENTS, (b"samovar-version", answer.version.encode())])
-        await exchange.event(data)
-    if not exchange.has_begun:
-        await exchange.begin(_EVENTS)
-    await exchange.end()
+        await self.send({"type": "http.response.start", "status": status, "headers": [*headers, *more]})
 
 
 def _require(method: str, wanted: str) -> None:
