@@ -2,6 +2,7 @@
 
     items ─► contents, each checked alone ─► transformers' pipeline, in one batch ─► plain JSON, in order
 
-texts.py, images.py and sounds.py hold the tasks, base.py what they share, loading.py how a folder becomes a pipeline.
+texts.py, images.py, detection.py, masks.py, sounds.py and videos.py hold the tasks, media.py and frames.py what
+clients send, base.py what they share, loading.py how a folder becomes a pipeline.
 Only what a task needs is imported, and transformers' pipelines when a model is loaded.
 """
