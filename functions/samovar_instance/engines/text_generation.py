@@ -1,17 +1,13 @@
 """Text generation by our own engine: `@sv.function(task="text-generation", …) class Chat(TextGenerator): pass`.
 
-    request ─► plan (template, tokens, grammar, refusals) ─► sequences ─► engine ─► choices ─► pieces of the answer
-
-It is a handler like any author's: the runner cancels it when its caller leaves or its deadline passes, and its
-sequences are gone before the next step. This module does not know frames, protocols or who calls.
+How a request is answered is in `generation/handler.py`; here is which model, and which engine computes it.
+This module does not know frames, protocols or who calls.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -21,18 +17,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from samovar.acceleration import session as sessions
 from samovar.acceleration.options import Acceleration
 from samovar.acceleration.speculation import Speculation
-from samovar.context import Context
 from samovar.errors import DeployRefused
-from samovar.tasks.generation import GenerationInput, GenerationOutput
 from samovar.torch import load_pretrained
 from samovar.values import require
-from samovar_instance.engines.generation.contract import EndReason, GenerationEngine, Sequence, Token
+from samovar_instance.engines.generation.contract import GenerationEngine, Sequence
 from samovar_instance.engines.generation.draft import DraftModel
 from samovar_instance.engines.generation.engine import Engine, Options
+from samovar_instance.engines.generation.handler import GenerationHandler, end_ids
 from samovar_instance.engines.generation.plain import engine_for
 from samovar_instance.engines.generation.planning import Limits, Planner
 from samovar_instance.engines.generation.sampling import TokenSampler
-from samovar_instance.engines.generation.sampling_state import SamplingState
 from samovar_instance.engines.generation.scheduler import Limits as StepLimits
 from samovar_instance.engines.generation.speculation import PromptLookup, Proposer
 from samovar_instance.engines.generation.step_loop import StepLoop
@@ -44,7 +38,7 @@ PrefixSharing = Literal["key", "function", "off"]
 DRAFT_CACHE_SHARE = 4  # the draft model's cache is this much smaller
 
 
-class TextGenerator:
+class TextGenerator(GenerationHandler):
     """A causal language model of transformers, from a folder. Subclasses set what differs from the defaults.
 
     cache_gib: memory for keys and values. block_tokens: of one block of it. max_running: sequences in one step.
@@ -114,48 +108,9 @@ class TextGenerator:
             )
         return PromptLookup(speculation.match_tokens)
 
-    async def __call__(self, request: GenerationInput, ctx: Context) -> AsyncIterator[GenerationOutput]:
-        """Yield the answer piece by piece; what waits for a slow reader is merged.
-
-        Raises: RequestError naming the field, before the first piece; later whatever failed.
-        """
-        plan = await self._planner.plan(request)
-        changed = asyncio.Event()
-        answer = self._planner.begin(plan, changed.set, ctx.tenant, ctx.deadline)
-        try:
-            for sequence in answer.sequences:
-                sequence.salt = salt_of(self.prefix_sharing, ctx.tenant)
-                self._loop.add(sequence)
-            while not answer.is_told:
-                await changed.wait()
-                changed.clear()
-                for piece in answer.take():
-                    yield piece
-        finally:
-            for sequence in answer.sequences:
-                self._loop.leave(sequence)
-
-    def check(self) -> None:
-        """Generate one token, whoever else is being answered. Raises: what went wrong."""
-        proof = _Proof()
-        self._loop.run_now(Sequence([0], 1, SamplingState(temperature=0.0), proof), lambda: proof.is_ended)
-        if proof.error is not None:
-            raise proof.error
-
-
-class _Proof:
-    """Hears one token and forgets it."""
-
-    def __init__(self) -> None:
-        self.is_ended = False
-        self.error: Exception | None = None
-
-    def token(self, token: Token) -> None:
-        """Nothing is made of it."""
-
-    def ended(self, reason: EndReason, error: Exception | None) -> None:
-        """Keep what went wrong."""
-        self.is_ended, self.error = True, error
+    def prepare(self, sequence: Sequence, tenant: str) -> None:
+        """Say whose prompts a sequence may share what it begins with."""
+        sequence.salt = salt_of(self.prefix_sharing, tenant)
 
 
 def _declared() -> Acceleration:
@@ -181,11 +136,3 @@ def salt_of(sharing: PrefixSharing, tenant: str) -> bytes:
 def check_sharing(sharing: str) -> None:
     """Raise DeployRefused for a word that an author made up."""
     require(sharing in get_args(PrefixSharing), 'prefix_sharing is "key", "function" or "off"')
-
-
-def end_ids(config: Any, tokenizer: Any) -> frozenset[int]:
-    """Return the tokens that end a text: of the generation config, or else the tokenizer's."""
-    ids = config.eos_token_id
-    if ids is None:
-        ids = tokenizer.eos_token_id
-    return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])

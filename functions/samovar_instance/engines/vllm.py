@@ -16,10 +16,11 @@ from typing import Any, ClassVar
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from samovar_instance.engines.generation.contract import Sequence, Token
+from samovar_instance.engines.generation.handler import end_ids
 from samovar_instance.engines.generation.planning import Limits, Planner
 from samovar_instance.engines.generation.sampling_state import SamplingState
 from samovar_instance.engines.generation.tools import FORMATS
-from samovar_instance.engines.text_generation import TextGenerator, check_sharing, end_ids
+from samovar_instance.engines.text_generation import TextGenerator, check_sharing
 
 logger = logging.getLogger(__name__)
 

@@ -21,14 +21,10 @@ from samovar_instance.engines.generation.step_loop import StepLoop
 
 
 class GenerationHandler:
-    """Answers requests; `load` of the subclass sets what reads them and what computes them.
-
-    proof: the prompt and the inputs of the sequence that `check` computes a token of.
-    """
+    """Answers requests; `load` of the subclass sets what reads them and what computes them."""
 
     _planner: Planner
     _loop: StepLoop
-    proof: tuple[list[int], Any] = ([0], None)
 
     async def __call__(self, request: GenerationInput, ctx: Context) -> AsyncIterator[GenerationOutput]:
         """Yield the answer piece by piece; what waits for a slow reader is merged.
@@ -40,6 +36,7 @@ class GenerationHandler:
         answer = self._planner.begin(plan, changed.set, ctx.tenant, ctx.deadline)
         try:
             for sequence in answer.sequences:
+                self.prepare(sequence, ctx.tenant)
                 self._loop.add(sequence)
             while not answer.is_told:
                 await changed.wait()
@@ -50,12 +47,13 @@ class GenerationHandler:
             for sequence in answer.sequences:
                 self._loop.leave(sequence)
 
+    def prepare(self, sequence: Sequence, tenant: str) -> None:
+        """Say of a sequence what else its engine is to know."""
+
     def check(self) -> None:
         """Generate one token, whoever else is being answered. Raises: what went wrong."""
         proof = _Proof()
-        prompt, inputs = self.proof
-        sequence = Sequence(prompt, 1, SamplingState(temperature=0.0), proof, inputs=inputs)
-        self._loop.run_now(sequence, lambda: proof.is_ended)
+        self._loop.run_now(Sequence([0], 1, SamplingState(temperature=0.0), proof), lambda: proof.is_ended)
         if proof.error is not None:
             raise proof.error
 
