@@ -172,6 +172,38 @@ def wait_until_serving(client: Client, deployed: Deployed, load_timeout_s: float
         time.sleep(0.2)
 
 
+def wait_until_loaded(client: Client, deployed: Deployed, load_timeout_s: float) -> None:
+    """Have an instance of a version come up that nobody has called yet, and return once it takes calls; it leaves again
+    when it has been idle. A version that gets no calls by its route is left alone.
+
+    Raises: why it does not load; DeadlineExceeded after `load_timeout_s` and a minute.
+    """
+    ref, number = f"{deployed.name}@{deployed.version}", str(deployed.version)
+    seen = _why(client, deployed.name)
+    if seen["ready"].get(number) or not seen["route"]["shares"].get(number):
+        return
+    give_up_at_s = time.monotonic() + load_timeout_s + SERVING_TIMEOUT_S
+    _warm(client, deployed.name, 1, load_timeout_s + SERVING_TIMEOUT_S)
+    try:
+        while not seen["ready"].get(number):
+            if failure := seen["boot_failures"].get(ref):
+                detail = f"{ref} does not load, and its calls will fail like this: {failure['detail']}"
+                raise rebuild(failure["code"], failure["status"], detail, {"log_tail": failure["log_tail"]})
+            if time.monotonic() > give_up_at_s:
+                raise DeadlineExceeded(
+                    f"{ref} has not come up yet; `samovar why {deployed.name}` says more", phase="boot"
+                )
+            time.sleep(0.2)
+            seen = _why(client, deployed.name)
+    finally:
+        _warm(client, deployed.name, 0, 1.0)
+
+
+def _warm(client: Client, name: str, instances: int, for_s: float) -> None:
+    body = msgspec.json.encode({"instances": instances, "for_s": for_s})
+    client.request("POST", f"/v1/functions/{name}/warm", body)
+
+
 def _why(client: Client, name: str) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.json.decode(client.request("GET", f"/v1/functions/{name}/why").content)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ def test_a_model_that_chats(run: Run, caller: Caller, openai: OpenAI) -> None:
     assert "tiny-chat@1 is live" in deployed.stdout
     assert f"base_url='{str(openai.base_url).rstrip('/')}', model='tiny-chat'" in deployed.stdout
     assert "task text-generation: its config.json says LlamaForCausalLM" in deployed.stderr
+    assert caller.instances("tiny-chat", "ready"), "it was loaded before the deploy said that all is well"
 
     manifest = caller.http.get("/v1/functions/tiny-chat").json()["manifests"]["1"]
     assert manifest["acceleration"]["speculation"]["method"] == "prompt-lookup"
@@ -79,6 +81,19 @@ def test_a_model_that_sees_and_its_code_to_go_on_with(run: Run, caller: Caller, 
     ).stdout
     again = json.loads(run("deploy", "mine/app.py", "--json").stdout)
     assert (again["version"], again["num_uploaded"]) == (2, 0), "it is what was deployed before, to the byte"
+
+
+def test_a_model_that_cannot_be_loaded_is_known_by_its_deploy(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "cut-off"
+    shutil.copytree(tiny_model("llama"), folder)
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    broken = run("deploy", "--model", str(folder), "--name", "cut-off", ok=False)
+    assert broken.returncode != 0 and "cut-off@1 does not load" in broken.stderr, broken.stderr
+    assert "SafetensorError" in broken.stderr, "it says what went wrong"
+    assert "is live" not in broken.stdout
+    (folder / "model.safetensors").write_bytes(whole)
+    assert "cut-off@2 is live" in run("deploy", "--model", str(folder), "--name", "cut-off").stdout
 
 
 REFUSED = [

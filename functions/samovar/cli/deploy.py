@@ -16,7 +16,7 @@ from samovar.cli.deploy_model import eject, model_options, project_of, refuse_st
 from samovar.cli.rollout import trial_of, trial_options
 from samovar.cli.session import Session, verb
 from samovar.cli.text import described, measured, sample, size
-from samovar.tasks import EMBEDDINGS, TEXT_GENERATION
+from samovar.tasks import EMBEDDINGS, PARTS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 40
 _MAX_EXAMPLE_CHARS = 500
-_OPENAI = (TEXT_GENERATION, EMBEDDINGS)
+_OPENAI = (*PARTS, EMBEDDINGS)
 _HEARS = ("automatic-speech-recognition", "audio-classification")
 
 
@@ -54,8 +54,9 @@ def deploy(
     With --model FOLDER, the function is written for you: a folder of weights becomes an endpoint without code.
     Only what object storage does not hold yet is uploaded; a broken upload goes on where it ended.
     """
-    plan = _Plan(name, allow_pickle, flags.pop("dry_run"), flags.pop("no_wait"), _rollout(flags))
-    if (target is None) == (flags["model"] is None):
+    is_model = flags["model"] is not None
+    plan = _Plan(name, allow_pickle, flags.pop("dry_run"), flags.pop("no_wait"), is_model, _rollout(flags))
+    if (target is None) != is_model:
         raise click.UsageError("give FILE, or --model FOLDER" + (", not both" if target else ""))
     if target is not None:
         refuse_strays(flags)
@@ -74,12 +75,13 @@ def deploy(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is to become of a function, wherever its file came from."""
+    """What is to become of a function, wherever its file came from. is_tried: it is loaded once before all is well."""
 
     name: str | None
     allow_pickle: bool
     dry_run: bool
     no_wait: bool
+    is_tried: bool
     rollout: dict[str, Any]
 
 
@@ -108,7 +110,15 @@ def _deploy(session: Session, target: str, plan: _Plan) -> None:
     if not (plan.no_wait or plan.rollout):
         session.note(f"waiting for {deployed.name}@{deployed.version} to take over …")
         deploying.wait_until_serving(session.client, deployed, package.manifest.limits.load_timeout_s)
+        if plan.is_tried and not _lacks_device(package.manifest, deployed):
+            session.note("loading it for the first time …")
+            deploying.wait_until_loaded(session.client, deployed, package.manifest.limits.load_timeout_s)
     _emit_deployed(session, package, deployed, len(missing), sent, plan.rollout)
+
+
+def _lacks_device(manifest: Manifest, deployed: Deployed) -> bool:
+    """Return whether it waits for a GPU that no node has: the warning says so, and nothing comes up meanwhile."""
+    return manifest.resources.gpus > 0 and bool(deployed.warnings)
 
 
 def _rollout(flags: dict[str, Any]) -> dict[str, Any]:
@@ -226,7 +236,7 @@ def _deployed_text(
     base = f"{session.client.connection.url}/v1"
     piped, body = shown_body(package.manifest)
     live = click.style(f"{deployed.name}@{deployed.version}", fg="green", bold=True) + f" {traffic}"
-    chat = f"samovar chat {deployed.name}\n" if package.manifest.task == TEXT_GENERATION else ""
+    chat = f"samovar chat {deployed.name}\n" if package.manifest.task in PARTS else ""
     openai = (
         f"  OpenAI's clients: base_url={base!r}, model={deployed.name!r}\n" if package.manifest.task in _OPENAI else ""
     )
