@@ -24,7 +24,7 @@ from samovar.cli.conversation import HELP, Conversation, Reply, order_of
 from samovar.cli.session import Session, verb
 from samovar.cli.styling import Paper, Plain, Raw, Styled, printable
 from samovar.errors import RequestError, SamovarError
-from samovar.tasks import TEXT_GENERATION
+from samovar.tasks import PARTS
 
 RESUME_S = 30.0
 PROMPT = "\x01\x1b[1;32m\x02›\x01\x1b[0m\x02 "  # \x01 … \x02: takes no room, says readline
@@ -48,7 +48,7 @@ PHASES = {
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), help="Of an answer, in seconds.")
 @verb()
 def chat(session: Session, name: str, system: str, timeout_s: float | None, **settings: Any) -> int:
-    """Talk with the function NAME, of the task text-generation.
+    """Talk with the function NAME, of the task text-generation, or one that sees, too.
 
     What is piped in is one message, and its answer the whole output: echo hi | samovar chat NAME.
     With --json each answer is one line of JSON, with its figures.
@@ -69,7 +69,7 @@ def check_task(session: Session, name: str) -> None:
     """Return if one can talk with this function. Raises: RequestError saying what it is instead; FunctionNotFound."""
     manifests = session.get(f"/v1/functions/{quote(name, safe='')}")["manifests"]
     tasks = {manifest.get("task", "") for manifest in manifests.values()}
-    if TEXT_GENERATION not in tasks:
+    if tasks.isdisjoint(PARTS):
         what = f"of the task {'/'.join(sorted(filter(None, tasks)))}" if any(tasks) else "a function without a task"
         raise RequestError(
             f"{name} does not generate text: it is {what}. `samovar invoke {name}` calls it; "

@@ -18,6 +18,7 @@ import msgspec
 from samovar.cli.session import Session
 from samovar.cli.text import size
 from samovar.errors import DeployRefused
+from samovar.tasks import TEXT_GENERATION
 
 if TYPE_CHECKING:
     from samovar.models.folder import ModelFolder
@@ -43,7 +44,8 @@ _GOES_TO: dict[str, tuple[tuple[str, str], ...]] = {
 }
 _WORDS = ("precision", "compile", "engine", "attention")
 _OF_GENERATION = frozenset({"max_running", "max_context", "cache_gib", "prefix_sharing", "speculation", "draft_model"})
-_NOT_OF_GENERATION = frozenset({"max_batch", "max_wait_ms", "compile", "engine", "attention"})
+_OF_OUR_ENGINE = frozenset({"cache_gib", "prefix_sharing", "speculation", "draft_model"})
+_NOT_OF_GENERATION = frozenset({"max_batch", "max_wait_ms", "compile", "engine"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +199,16 @@ def _wishes(flags: dict[str, Any], choice: Choice) -> Wishes:
     return Wishes(told, {name: flags[name] for name in _WORDS if flags[name] is not None}, settings)
 
 
+def _senseless(task: ModelTask) -> frozenset[str]:
+    """Return the flags that change nothing for a task."""
+    if not task.generates:
+        return _OF_GENERATION
+    return _NOT_OF_GENERATION | ({"attention"} if task.name == TEXT_GENERATION else _OF_OUR_ENGINE)
+
+
 def _refuse_senseless(flags: dict[str, Any], task: ModelTask) -> None:
     """Raise a usage error for a flag that changes nothing, or two that exclude each other."""
-    senseless = _NOT_OF_GENERATION if task.generates else _OF_GENERATION
+    senseless = _senseless(task)
     for flag in sorted(senseless):
         if flags[flag] is not None:
             raise click.UsageError(f"--{flag.replace('_', '-')} means nothing for {task.name}")

@@ -77,7 +77,7 @@ def paths() -> dict[str, dict[str, Any]]:
         "/v1/models/{id}": {"get": _get("get_model", "Return one of them.", "id")},
         "/v1/chat/completions": {
             "post": _post(
-                "create_chat_completion", "Chat with a text-generation function.", fields.CHAT, "messages", events
+                "create_chat_completion", "Chat with a function that generates text.", fields.CHAT, "messages", events
             )
         },
         "/v1/completions": {
