@@ -144,11 +144,14 @@ def _main(route: Route, known: Iterable[int]) -> int:
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:
-    """Return up to three of `known` that look like `name`. At most MAX_NEAR_CANDIDATES are weighed."""
+    """Return up to three of `known`, which are in lower case, that look like `name`.
+
+    At most MAX_NEAR_CANDIDATES are weighed.
+    """
     if len(name) > 100:
         return []
     similar = sorted((abs(len(other) - len(name)), other) for other in known if abs(len(other) - len(name)) <= 3)
-    return difflib.get_close_matches(name, [other for _, other in similar[:MAX_NEAR_CANDIDATES]], n=3)
+    return difflib.get_close_matches(name.lower(), [other for _, other in similar[:MAX_NEAR_CANDIDATES]], n=3)
 
 
 def unknown_function(name: str, near: list[str]) -> FunctionNotFound:

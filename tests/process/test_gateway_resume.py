@@ -186,6 +186,7 @@ def test_an_end_that_was_lost_comes_again_also_an_error(pair: Pair) -> None:
             assert again.events == part.events[-1:] and again.is_whole == (end == "done")
             nothing = resume(gateway, "ends", part.last_id)
             assert (nothing.status, nothing.events) == (204, []), "who has the end has all"
+            assert nothing.headers["x-request-id"] == again.headers["x-request-id"]
 
 
 def test_failures_before_anything_was_sent_keep_their_status(pair: Pair) -> None:
@@ -466,6 +467,6 @@ def test_who_gives_a_stream_up_ends_its_call_at_once(pair: Pair, other: int) -> 
     pair.deploy(name)
     part = read(pair.gateways[0], name, RESUMABLE, {"stream": 1000, "pause_s": 0.05}, most=3)
     gone = read(pair.gateways[other], name, EVENTS | {"last-event-id": part.last_id, "samovar-resume": "0"})
-    assert gone.status == 204
+    assert gone.status == 204 and gone.headers["x-request-id"]
     wait_until(lambda: _cancelled(pair.gateways[0], name) == 1)
     assert resume(pair.gateways[0], name, part.last_id).status == 404

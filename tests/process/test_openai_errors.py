@@ -142,6 +142,10 @@ def test_the_rest_of_openais_api_is_not_there(client: OpenAI) -> None:
         client.responses.create(model="parrot", input="tea")
     with pytest.raises(openai.NotFoundError, match="/v1/chat/completions"):
         client.moderations.create(input="tea")
+    with pytest.raises(openai.NotFoundError, match="/v1/chat/completions"):
+        client.chat.completions.retrieve("chatcmpl-1")
+    with pytest.raises(openai.NotFoundError, match="/v1/chat/completions"):
+        client.with_options(max_retries=0).post("/chat/completions/", cast_to=object)
 
 
 def test_the_head_of_a_request(platform: Platform) -> None:

@@ -156,6 +156,6 @@ def test_retry_after_is_rounded_up() -> None:
 
 def test_near_names_are_few_and_cheap() -> None:
     known = [f"function-{n}" for n in range(5000)] + ["embedder"]
-    assert near_names("embeder", known) == ["embedder"]
+    assert near_names("embeder", known) == near_names("EMBEDDER", known) == ["embedder"]
     assert len(near_names("function-77", known)) == 3
     assert near_names("x" * 1000, known) == []

@@ -67,10 +67,10 @@ class EventResponse:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self._quiet_since_s = time.monotonic()
 
-    async def say_nothing(self) -> None:
+    async def say_nothing(self, headers: problems.Headers) -> None:
         """Answer that there is nothing more, and end."""
         self.is_open = True
-        await self._send({"type": "http.response.start", "status": HTTPStatus.NO_CONTENT, "headers": []})
+        await self._send({"type": "http.response.start", "status": HTTPStatus.NO_CONTENT, "headers": [*headers]})
         await self.end()
 
     async def end(self) -> None:

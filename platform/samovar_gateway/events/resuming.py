@@ -69,7 +69,7 @@ class Resuming:
         function = ask.entry.record.name
         if places.is_farewell(ask.header):
             await self._give_up(place, ask.key_id, function)
-            await EventResponse(send).say_nothing()
+            await EventResponse(send).say_nothing([(b"x-request-id", ask.request_id)])
             return
         if place.gateway == self._state.streams.gateway:
             reader: AnyReader = self._state.streams.resume(place.stream, place.number, ask.key_id, function)
@@ -119,7 +119,7 @@ class Resuming:
             told = await reader.next(response.patience_s)
             if told is not None and not told.data:
                 reader.close(is_told=True)
-                await response.say_nothing()
+                await response.say_nothing(reader.headers)
                 return
             data = told.data if told is not None else encoding.comment(reader.whereabouts())
             if not response.is_open:

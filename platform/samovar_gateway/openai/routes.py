@@ -24,9 +24,10 @@ from samovar_gateway.openai.generation import Generation
 log = logging.getLogger(__name__)
 
 MODELS = "/v1/models"
-UNSERVED = (
+PARTS = (  # that a path below /v1/ may begin with to be of OpenAI's API
     *("responses", "conversations", "moderations", "images", "audio", "videos", "files", "batches", "fine_tuning"),
     *("realtime", "assistants", "threads", "vector_stores", "containers", "evals"),
+    *("organization", "projects", "skills", "chat", "completions", "embeddings", "models"),
 )
 POSTS: dict[str, Callable[[Exchange], Awaitable[None]]] = {
     "/v1/chat/completions": Generation(Chat(), requests.chat),
@@ -44,8 +45,7 @@ class OpenAIRoutes:
     @staticmethod
     def serves(path: str) -> bool:
         """Return whether a path is one of these routes', or one of OpenAI's that there is not here."""
-        is_models = path == MODELS or (path.startswith(MODELS + "/") and path != MODELS + "/")
-        return path in POSTS or is_models or _first(path) in UNSERVED
+        return path.startswith("/v1/") and path[4:].partition("/")[0] in PARTS
 
     async def __call__(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """Answer one request; every error becomes an error object."""
@@ -62,12 +62,8 @@ class OpenAIRoutes:
 
 
 def _handler(path: str) -> Callable[[Exchange], Awaitable[None]]:
-    return POSTS.get(path) or (_refuse if _first(path) in UNSERVED else _tell_models(path))
-
-
-def _first(path: str) -> str:
-    """Return the first part of a path below /v1/, "" if it is not there."""
-    return path[4:].partition("/")[0] if path.startswith("/v1/") else ""
+    is_models = path == MODELS or (path.startswith(MODELS + "/") and path != MODELS + "/")
+    return POSTS.get(path) or (_tell_models(path) if is_models else _refuse)
 
 
 async def _refuse(exchange: Exchange) -> None:
