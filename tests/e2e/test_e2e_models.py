@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from openai import OpenAI
 from support.journeys import Caller, Run
 from support.platform import Platform
 from support.tiny_models import tiny_model
-from support.tiny_tasks import png, tiny_task
+from support.tiny_tasks import film, noise, png, tiny_task
 
 pytestmark = pytest.mark.e2e
 
@@ -61,6 +62,20 @@ def test_a_model_that_embeds(run: Run, openai: OpenAI) -> None:
     found = openai.embeddings.create(model="tiny-embed", input=["the cat", "and the dog"])
     assert [len(one.embedding) for one in found.data] == [64, 64]
     assert found.usage.prompt_tokens > 2
+
+
+def test_a_model_that_watches_files_and_frames(run: Run, caller: Caller) -> None:
+    deployed = run("deploy", "--model", str(tiny_task("video-classification")), "--name", "tiny-watch")
+    assert "task video-classification: its config.json says VideoMAEForVideoClassification" in deployed.stderr
+    pictures = [noise(40, 30, seed) for seed in range(6)]
+    file, *frames = (base64.b64encode(data).decode() for data in (film(pictures), *pictures))
+    labels = caller.answer("tiny-watch", {"video": file})
+    assert len(labels) == 3
+    assert caller.answer("tiny-watch", {"video": frames}) == labels
+    wrong = caller.invoke("tiny-watch", {"video": frames[:3]})
+    assert (wrong.status_code, wrong.json()["path"]) == (422, "$.video")
+    schemas = caller.http.get("/v1/functions/tiny-watch/openapi.json").json()["components"]["schemas"]
+    assert {"video", "frame_sampling_rate", "top_k"} in [one.get("properties", {}).keys() for one in schemas.values()]
 
 
 def test_a_model_that_sees_and_its_code_to_go_on_with(run: Run, caller: Caller, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import importlib.util
-import io
 import shutil
 import sys
 from pathlib import Path
@@ -23,7 +22,7 @@ from samovar_instance.engines.pipelines.media import image_of, plain
 from samovar_instance.engines.pipelines.sounds import SoundAndLabels
 from samovar_instance.engines.pipelines.videos import VideoClassifier
 from support.tiny_engines import assert_close, items_of, loaded, pipeline_of
-from support.tiny_tasks import NUM_FRAMES, bomb, noise, png, tiny_task, wav
+from support.tiny_tasks import NUM_FRAMES, bomb, film, noise, png, tiny_task, wav
 
 pytestmark = pytest.mark.process
 
@@ -35,25 +34,11 @@ def text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-FRAMES = [text(noise(40, 30, seed)) for seed in range(12)]
+PICTURES = [noise(40, 30, seed) for seed in range(12)]
+FRAMES = [text(picture) for picture in PICTURES]
 
 
-def film(pictures: list[str], form: str = "mov") -> bytes:
-    """Return a video file of these images, which loses nothing of them."""
-    import av
-
-    images = [image_of(base64.b64decode(picture)) for picture in pictures]
-    file = io.BytesIO()
-    with av.open(file, "w", format=form) as out:
-        stream: Any = out.add_stream("qtrle", rate=8)
-        stream.width, stream.height, stream.pix_fmt = *images[0].size, "rgb24"
-        for image in images:
-            out.mux(stream.encode(av.VideoFrame.from_image(image)))
-        out.mux(stream.encode(None))
-    return file.getvalue()
-
-
-FILM = text(film(FRAMES))
+FILM = text(film(PICTURES))
 CASES: dict[str, list[dict[str, Any]]] = {
     "zero-shot-object-detection": [
         {"image": text(noise(80, 60, 1)), "labels": LABELS, "threshold": 0.0, "top_k": 7},

@@ -86,6 +86,22 @@ def noise(width: int, height: int, seed: int) -> bytes:
     return file.getvalue()
 
 
+def film(pictures: list[bytes]) -> bytes:
+    """Return a video file of image files, which loses nothing of them."""
+    import av
+    from PIL import Image
+
+    images = [Image.open(io.BytesIO(picture)) for picture in pictures]
+    file = io.BytesIO()
+    with av.open(file, "w", format="mov") as out:
+        stream: Any = out.add_stream("qtrle", rate=8)
+        stream.width, stream.height, stream.pix_fmt = *images[0].size, "rgb24"
+        for image in images:
+            out.mux(stream.encode(av.VideoFrame.from_image(image)))
+        out.mux(stream.encode(None))
+    return file.getvalue()
+
+
 def wav(frames: bytes, *, rate_hz: int = RATE_HZ, width: int = 2, channels: int = 1) -> bytes:
     """Return a WAV file of these frames."""
     file = io.BytesIO()
@@ -340,6 +356,7 @@ TASKS: dict[str, Callable[[], list[Any]]] = {
     "audio-classification": _wav2vec2_labels,
     "image-text-to-text": tiny_multimodal.llava,
     "any-to-any": tiny_multimodal.llava,
+    "blip": tiny_multimodal.blip,
     "document-question-answering": tiny_multimodal.layoutlm,
     "donut": tiny_multimodal.donut,
     "table-question-answering": tiny_multimodal.tapas,
