@@ -189,10 +189,11 @@ class Version:
         self.suspects: deque[Call] = deque()
         self.isolated: Seat[InstanceConnection] | None = None
         self.service_s = 0.0
-        self.pace, self.backup, self.boots = Pace(), Backup(), Boots()
+        self.backup, self.boots = Backup(), Boots()
         self.lanes_each = 1.0 if manifest.batch is not None else float(concurrency(manifest))
         self.adapts = is_adaptive(manifest)
         self.streams = streams(manifest)
+        self.pace = Pace(streams=self.streams)
         self.boot_failure: BootFailure | None = None
         self.breaker = Breaker(manifest.breaker, random.random)
         self.compared_s = 0.0

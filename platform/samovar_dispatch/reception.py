@@ -118,6 +118,8 @@ class Reception:
             error = _undeclared(call.version)
             self._dispatcher.give_up(call, error, error.code)
             return
+        if call.stream is None:
+            call.version.pace.began(time.monotonic() - call.sent_s)
         stream = self._stream_of(call)
         stream.feed(message.body)
         self._dispatcher.deliver(call, stream)

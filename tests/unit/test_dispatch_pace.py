@@ -79,6 +79,29 @@ def test_a_measured_pace_keeps_out_the_hopeless_but_not_for_long() -> None:
     assert not pace.is_hopeless(0.015, NOW_S + FRESH_S), "it may have become faster: one may try"
 
 
+def test_of_a_stream_no_more_is_expected_than_its_first_item() -> None:
+    """How long it goes on is up to who asks: calls that ask for much say nothing about one that asks for little."""
+    texts = Pace(streams=True)
+    for _ in range(100):
+        texts.began(0.2)
+        texts.ended(NOW_S, 30.0, 0.5, is_backlogged=False)
+    assert not texts.is_hopeless(2.0, NOW_S), "a short answer fits, though all before it took half a minute"
+    assert texts.is_hopeless(0.1, NOW_S), "no item would come in time"
+    Outlook(texts, 0, [Arrival(1.0, 64)]).check(0, 2.0, NORMAL)
+    with pytest.raises(WouldBeLate, match=r"begin 0\.20 s later"):
+        Outlook(texts, 0, [Arrival(1.0, 64)]).check(0, 1.1, NORMAL)
+    with pytest.raises(WouldBeLate):
+        Outlook(texts, 1, (), [30.0]).check(0, 20.0, NORMAL)
+
+
+def test_calls_that_differ_say_little_of_a_stream_for_which_nobody_waits() -> None:
+    texts = Pace(streams=True)
+    for held_s in (1.0, 60.0) * 50:
+        texts.began(0.2)
+        texts.ended(NOW_S, held_s, 0.5, is_backlogged=False)
+    Outlook(texts, 0, [Arrival(1.0, 64)]).check(0, 2.0, NORMAL)
+
+
 def test_what_is_on_its_way_is_expected_by_the_fastest_of_the_last_boots() -> None:
     boots = Boots()
     boots.hear("a", State.LOADING, NOW_S)

@@ -4,6 +4,8 @@
     lane_s    lane-seconds one call takes, overhead and other gateways' calls included: measured as departures while
               calls wait, since only then is every lane busy; while nobody waits it follows the bare service time
     held_s    from sending a call to its result, with its mean deviation (as TCP keeps its round-trip time, RFC 6298)
+    first_s   the same to the first item of a stream: how long that goes on is up to who asks (`max_tokens`), so no more
+              is expected of a newcomer itself; of those it waits for, what they usually take
     arrival   an instance that is starting: when it will serve, judged by the fastest of the last boots
 
 This module does not know queues, instances or clocks.
@@ -37,12 +39,28 @@ class Arrival(NamedTuple):
 
 
 class Pace:
-    """The measured speed of one version; all zero until its first result. measured_s: when the last one came."""
+    """The measured speed of one version; all zero until its first result. measured_s: when the last one came.
 
-    __slots__ = ("_num_departed", "_window_s", "dev_s", "held_s", "lane_s", "measured_s", "service_s")
+    streams: whether it answers item by item.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_num_departed",
+        "_window_s",
+        "dev_s",
+        "first_dev_s",
+        "first_s",
+        "held_s",
+        "lane_s",
+        "measured_s",
+        "service_s",
+        "streams",
+    )
+
+    def __init__(self, *, streams: bool = False) -> None:
+        self.streams = streams
         self.lane_s = self.service_s = self.held_s = self.dev_s = self.measured_s = 0.0
+        self.first_s = self.first_dev_s = 0.0
         self._window_s = 0.0
         self._num_departed = 0
 
@@ -51,15 +69,30 @@ class Pace:
         """Lane-seconds one call takes. The service time tells sooner when calls become slower."""
         return max(self.lane_s, self.service_s)
 
+    @property
+    def own_s(self) -> tuple[float, float]:
+        """What a newcomer has to have the time for once it has a slot, with its mean deviation, seconds."""
+        return (self.first_s, self.first_dev_s) if self.streams else (self.held_s, self.dev_s)
+
     def usual_s(self, left_s: float) -> float:
-        """Return what a call in its slot takes, all but the rare ones, seconds; that care may cost it no more than
+        """Return what a call needs in its slot, all but the rare ones, seconds; that care may cost it no more than
         USUAL_SHARE of the `left_s` it has."""
-        return self.held_s + min(USUAL_DEVIATIONS * self.dev_s, USUAL_SHARE * left_s)
+        mean_s, dev_s = self.own_s
+        return mean_s + min(USUAL_DEVIATIONS * dev_s, USUAL_SHARE * left_s)
 
     def left_s(self, running_s: float) -> float:
         """Return how long a call that has held its slot for `running_s` still will: as long again if it is overdue."""
         left_s = self.held_s + 2 * self.dev_s - running_s
         return left_s if left_s > 0 else self.held_s
+
+    def began(self, first_s: float) -> None:
+        """The first item of a stream came `first_s` after it was sent."""
+        if self.first_s == 0.0:
+            self.first_s, self.first_dev_s = first_s, first_s / 2
+            return
+        off_s = first_s - self.first_s
+        self.first_s += EWMA_WEIGHT * off_s
+        self.first_dev_s += EWMA_WEIGHT * (abs(off_s) - self.first_dev_s)
 
     def ended(self, now_s: float, held_s: float, service_s: float, *, is_backlogged: bool) -> None:
         """A call's result came `held_s` after it was sent. service_s: the mean lane time by the instances' word."""
@@ -90,8 +123,9 @@ class Pace:
         self._window_s = 0.0
 
     def is_hopeless(self, left_s: float, now_s: float) -> bool:
-        """Return whether a call with `left_s` to its deadline cannot end in time even if it starts at once."""
-        return left_s < self.held_s - 2 * self.dev_s and now_s - self.measured_s < FRESH_S
+        """Return whether a call with `left_s` to its deadline cannot be answered in time even if it starts at once."""
+        mean_s, dev_s = self.own_s
+        return left_s < mean_s - 2 * dev_s and now_s - self.measured_s < FRESH_S
 
 
 class Boots:

@@ -65,8 +65,8 @@ class Outlook:
             return
         kind = self._kind(is_late=needed_s > left_s)
         raise kind(
-            f"it would wait about {predicted_s:.2f} s and run for about {self.pace.held_s:.2f} s; with what both vary "
-            f"by that is {needed_s:.2f} s, and it has {left_s:.2f} s"
+            f"it would wait about {predicted_s:.2f} s and {self._run_text()}; with what both vary by that is "
+            f"{needed_s:.2f} s, and it has {left_s:.2f} s"
             + (f", {may_need_s:.2f} s at its priority" if may_need_s < left_s else ""),
             retry_after_s=retry_after_s(needed_s - may_need_s),
             predicted_wait_s=round(predicted_s, 3),
@@ -76,8 +76,13 @@ class Outlook:
         """Return by when a newcomer is answered, all but the unlucky ones."""
         pace = self.pace
         margin = WAIT_MARGIN + DOUBT_MARGIN * pace.dev_s / (pace.held_s or 1.0)
-        spread_s = SPREAD_MARGIN * pace.dev_s * sqrt(num_ahead + 1) / (self.lanes or 1.0)
+        num_runs = num_ahead if pace.streams else num_ahead + 1
+        spread_s = SPREAD_MARGIN * pace.dev_s * sqrt(num_runs) / (self.lanes or 1.0)
         return predicted_s * margin + spread_s + pace.usual_s(left_s)
+
+    def _run_text(self) -> str:
+        mean_s, _ = self.pace.own_s
+        return f"begin {mean_s:.2f} s later" if self.pace.streams else f"run for about {mean_s:.2f} s"
 
     def _kind(self, *, is_late: bool) -> type[Shed]:
         if not is_late:

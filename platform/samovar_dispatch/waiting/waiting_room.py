@@ -65,7 +65,8 @@ class WaitingRoom:
         if version.pace.is_hopeless(call.deadline_s - now_s, now_s):
             version.seats.give_back(seat)
             version.stats.shed(WouldBeLate.code, call.priority)
-            detail = f"calls run for {version.pace.held_s:.3f} s, longer than this one has"
+            mean_s, _ = version.pace.own_s
+            detail = f"calls take {mean_s:.3f} s to be answered, longer than this one has"
             raise WouldBeLate(detail, retry_after_s=1.0, predicted_wait_s=0.0)
 
     def next(self, version: Version, now_s: float) -> Call | None:
