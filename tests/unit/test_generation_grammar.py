@@ -151,6 +151,7 @@ def test_a_copy_goes_on_by_itself(maker: GrammarMaker) -> None:
         ResponseFormat(type="json_schema", json_schema=JsonSchema(json_schema={"$ref": "http://elsewhere/x"})),
         ResponseFormat(type="json_schema", json_schema=JsonSchema(json_schema={"enum": ["x" * MAX_SCHEMA_CHARS]})),
         ResponseFormat(type="json_schema", json_schema=JsonSchema(json_schema={"type": "string", "pattern": "("})),
+        ResponseFormat(type="json_schema", json_schema=JsonSchema(json_schema={"$ref": "#"})),
     ],
 )
 def test_what_cannot_be_followed_is_refused(maker: GrammarMaker, wanted: ResponseFormat) -> None:
@@ -158,6 +159,11 @@ def test_what_cannot_be_followed_is_refused(maker: GrammarMaker, wanted: Respons
         maker.make(of_format(wanted) or "", "response_format")
     assert raised.value.extra["param"] == "response_format"
     assert "response_format" in raised.value.detail
+
+
+def test_a_refusal_says_why_in_one_line(maker: GrammarMaker) -> None:
+    with pytest.raises(RequestError, match=r"look-ahead and look-behind, is not supported$"):
+        maker.make(of_schema({"type": "string", "pattern": "a(?=b)"}), "response_format")
 
 
 def test_a_model_without_an_end_is_refused() -> None:

@@ -6,6 +6,7 @@ ten microseconds. What it cannot follow exactly is refused, never followed loose
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -35,7 +36,7 @@ class TokenGrammar:
         """Return a bit per token of the vocabulary, lowest bit first. Raises: RequestError if it got stuck."""
         mask: bytes = self._matcher.compute_bitmask()
         if self._matcher.is_error():
-            raise RequestError(f"the grammar of the answer got stuck: {_first_line(self._matcher.get_error())}")
+            raise RequestError(f"the grammar of the answer got stuck: {_reason(self._matcher.get_error())}")
         return mask
 
     def consume(self, token_id: int) -> None:
@@ -77,7 +78,10 @@ class GrammarMaker:
             raise refusal(param, f"{param}: the schema is larger than {MAX_SCHEMA_CHARS} characters")
         matcher = LLMatcher(self._vocabulary, grammar, log_level=0)
         if matcher.is_error():
-            raise refusal(param, f"{param}: the schema cannot be followed: {_first_line(matcher.get_error())}")
+            raise refusal(param, f"{param}: the schema cannot be followed: {_reason(matcher.get_error())}")
+        matcher.compute_bitmask()
+        if matcher.is_error():  # its references lead in a circle, for example
+            raise refusal(param, f"{param}: the schema cannot be followed: there is no text that it allows")
         return TokenGrammar(matcher, grammar)
 
 
@@ -112,5 +116,7 @@ def json_rule(schema: dict[str, Any]) -> str:
     return "%json " + msgspec.json.encode(schema | {"x-guidance": options}).decode()
 
 
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0][:300]
+def _reason(text: str) -> str:
+    """Return what llguidance says is wrong, without its view of the grammar and its state."""
+    lines = itertools.takewhile(lambda line: not line.startswith(("   1 | ", "<state>")), text.splitlines())
+    return " ".join(" ".join(lines).split())[:300]
