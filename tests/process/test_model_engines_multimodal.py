@@ -194,6 +194,32 @@ def test_what_is_wrong_is_told_by_name_and_harms_nobody(
     other.close()
 
 
+def test_what_captions_takes_a_prompt_or_one_message(session_zygote: Zygote, tmp_path: Path) -> None:
+    from transformers import pipeline
+
+    from samovar_instance.engines.pipelines.media import image_of
+
+    folder = read_model_folder(str(tiny_task("blip")))
+    assert example_of(TASKS[TASK], folder).keys() == {"prompt", "images", "max_tokens"}
+    app = write_project(tmp_path / "model_blip", app_code("blip", choose(folder, None).task, folder), folder)
+    caller = session_zygote.start(app.parent, weights=folder.path).connect()
+    body: dict[str, Any] = {"prompt": "the tea is", "images": [RED], "max_tokens": 8, "temperature": 0, "logprobs": 0}
+    pieces = streamed(caller, body)
+    expected = pipeline(TASK, model=str(folder.path), device="cpu")(
+        images=image_of(base64.b64decode(RED)),
+        text="the tea is",
+        return_tensors=True,
+        generate_kwargs={"max_new_tokens": 8},
+    )
+    told = [token.token_id for piece in pieces for token in piece.logprobs]
+    assert told == expected[0]["generated_token_ids"].tolist()[-len(told) :] and told
+    message = asks(image(RED), "the tea is", max_tokens=8, ignore_eos=False)
+    assert text_of(streamed(caller, message)) == text_of(pieces), "one message is a prompt"
+    twice = message | {"messages": message["messages"] * 2}
+    failed = caller.fail(twice)
+    assert failed.status == 400 and "no chat template" in failed.detail
+
+
 def test_what_hears_takes_pictures_as_well(session_zygote: Zygote, tmp_path: Path) -> None:
     folder = read_model_folder(str(tiny_task("any-to-any")))
     app = write_project(tmp_path / "model_any", app_code("any", TASKS["any-to-any"], folder), folder)

@@ -67,6 +67,17 @@ def llava() -> list[Any]:
     return [t.LlavaForConditionalGeneration(config), processor]
 
 
+def blip() -> list[Any]:
+    """Return a BLIP: it captions, by a `generate` and for a prompt of its own, and has no chat template."""
+    t = _transformers()
+    tokenizer = word_tokenizer(t.BertTokenizerFast)
+    text = _READS | {"encoder_hidden_size": 32, "projection_dim": 32, "vocab_size": len(tokenizer)}
+    ends = {"bos_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id, "pad_token_id": 0}
+    config = t.BlipConfig(text_config=text | ends, vision_config=_SEES, projection_dim=32)
+    size = {"height": _SIDE, "width": _SIDE}
+    return [t.BlipForConditionalGeneration(config), t.BlipProcessor(t.BlipImageProcessorPil(size=size), tokenizer)]
+
+
 def layoutlm() -> list[Any]:
     """Return a LayoutLM: questions about words at places."""
     t = _transformers()

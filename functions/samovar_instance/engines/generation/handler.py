@@ -21,10 +21,14 @@ from samovar_instance.engines.generation.step_loop import StepLoop
 
 
 class GenerationHandler:
-    """Answers requests; `load` of the subclass sets what reads them and what computes them."""
+    """Answers requests; `load` of the subclass sets what reads them and what computes them.
+
+    proof: prompt and inputs of the sequence that `check` computes a token of.
+    """
 
     _planner: Planner
     _loop: StepLoop
+    proof: tuple[list[int], Any] = ([0], None)
 
     async def __call__(self, request: GenerationInput, ctx: Context) -> AsyncIterator[GenerationOutput]:
         """Yield the answer piece by piece; what waits for a slow reader is merged.
@@ -53,7 +57,9 @@ class GenerationHandler:
     def check(self) -> None:
         """Generate one token, whoever else is being answered. Raises: what went wrong."""
         proof = _Proof()
-        self._loop.run_now(Sequence([0], 1, SamplingState(temperature=0.0), proof), lambda: proof.is_ended)
+        prompt, inputs = self.proof
+        sequence = Sequence(prompt, 1, SamplingState(temperature=0.0), proof, inputs=inputs)
+        self._loop.run_now(sequence, lambda: proof.is_ended)
         if proof.error is not None:
             raise proof.error
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from samovar_instance.engines.generation.contract import Sampler, Sequence, Token
 from samovar_instance.engines.generation.engine import context_of
@@ -26,7 +26,7 @@ from samovar_instance.engines.generation.register import Register
 from samovar_instance.engines.generation.scheduler import Run
 
 NO_TOKEN = (1 << 31) - 1  # no model has it, so it ends nothing: who is over is decided outside
-# of what the model's own generation config may say; the rest of it stays, such as tokens that are forced or suppressed
+# in place of what the model's own generation config says; the rest of it stays, such as tokens that are suppressed
 _ONE_BY_ONE = {
     "do_sample": False,
     "num_beams": 1,
@@ -81,7 +81,7 @@ class StepwiseEngine:
             self._running[run] = _Generation(self._model, run.sequence)
         for run, generation in [*self._running.items()]:
             if run in self._register:
-                self._register.tell(run, self._next(run, generation))
+                self._advance(run, generation)
 
     def _next_waiting(self) -> Run:
         """Take the first of those whose tenant has the fewest running."""
@@ -90,14 +90,18 @@ class StepwiseEngine:
         self._waiting.remove(run)
         return run
 
-    def _next(self, run: Run, generation: _Generation) -> Token | Exception:
+    def _advance(self, run: Run, generation: _Generation) -> None:
+        token: Token | Exception
         try:
             (token,) = self._sampler(generation.logits(), [run.sequence.sampling])
+        except _Done:
+            self._register.end(run, "stop")
+            return
         except Exception as error:  # noqa: BLE001 (whatever goes wrong is this sequence's)
-            return error
+            token = error
         if isinstance(token, Token):
             generation.token_id = token.id
-        return token
+        self._register.tell(run, token)
 
     def _leave(self, run: Run) -> None:
         generation = self._running.pop(run, None)
@@ -109,6 +113,10 @@ class StepwiseEngine:
 
 class _Over(BaseException):
     """Nobody wants more of a sequence: its `generate` is left by this."""
+
+
+class _Done(Exception):
+    """`generate` has ended by itself: some models tell it of an end that their configuration does not name."""
 
 
 class _Generation(LogitsProcessor):  # type: ignore[misc]
@@ -155,12 +163,12 @@ class _Generation(LogitsProcessor):  # type: ignore[misc]
         if inputs is None:
             ids = torch.tensor([sequence.prompt], device=model.device)
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        more = {"max_new_tokens": sequence.max_tokens + 1, "logits_processor": LogitsProcessorList([self])}
+        config = GenerationConfig(max_new_tokens=sequence.max_tokens + 1, **_ONE_BY_ONE)
         try:
-            model.generate(**inputs, **more, **_ONE_BY_ONE)
+            model.generate(**inputs, generation_config=config, logits_processor=LogitsProcessorList([self]))
         except _Over:
             return
         except Exception as error:  # noqa: BLE001 (told to who waits for the logits)
             self._told.put(error)
             return
-        self._told.put(RuntimeError("the model's own generate ended before its answer did"))
+        self._told.put(_Done())

@@ -9,21 +9,24 @@ This module does not know models, engines or steps.
 from __future__ import annotations
 
 import asyncio
+import base64
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from samovar.errors import InvalidInput
+from samovar.errors import InvalidInput, RequestError
 from samovar.tasks.generation import GenerationInput, Message, Part, Tool, refusal
 from samovar_instance.engines.generation.planning import Limits, Planner
 from samovar_instance.engines.generation.templates import ChatTemplate, num_chars, reason_of
 from samovar_instance.engines.generation.tools import ToolFormat
-from samovar_instance.engines.pipelines.media import MAX_PIXELS, image_of, sound_of
+from samovar_instance.engines.pipelines.media import MAX_PIXELS, image_of, png_of, sound_of
 
 _IDS = ("input_ids", "decoder_input_ids")
 _RATE_HZ = 16_000  # of processors that do not say
+_PROOF_SIDE = 64  # pixels
 
 
 class MediaPlanner(Planner):
@@ -57,27 +60,49 @@ class MediaPlanner(Planner):
         messages = request.messages or []
         self._check_room(len(messages), param, "at least ")
         self._check_size(len(request.prompt or "") + sum(map(num_chars, messages)), param)
-        inputs = await asyncio.to_thread(self._read, request, wanted_tools)
-        name = next((name for name in _IDS if name in inputs), None)
-        if name is None:
-            raise refusal(param, "the model's processor makes no tokens of it")
-        ids: list[int] = inputs[name][0].tolist()
+        ids, inputs = await asyncio.to_thread(self._read, request, wanted_tools)
         self._check_room(len(ids), param)
         return ids, inputs
 
-    def _read(self, request: GenerationInput, tools: list[Tool]) -> dict[str, Any]:
-        """Return the model's inputs. Raises: RequestError."""
+    def proof(self) -> tuple[list[int], Any]:
+        """Return tokens and inputs that the model can take: a small picture, if it sees."""
+        from PIL import Image
+
+        image = base64.b64decode(png_of(Image.new("RGB", (_PROOF_SIDE, _PROOF_SIDE))))
+        parts = [Part(type="image", image=image), Part(type="text", text="a")]
+        for request in (
+            GenerationInput(messages=[Message(role="user", content=parts)]),
+            GenerationInput(prompt="a", images=[image]),
+        ):
+            with suppress(RequestError):
+                return self._read(request, [])
+        return [0], None
+
+    def _read(self, request: GenerationInput, tools: list[Tool]) -> tuple[list[int], dict[str, Any]]:
+        """Return tokens and the model's inputs, of which they are one. Raises: RequestError."""
+        inputs = self._inputs(request, tools)
+        name = next((name for name in _IDS if name in inputs), None)
+        if name is None:
+            param = "prompt" if request.messages is None else "messages"
+            raise refusal(param, "the model's processor makes no tokens of it")
+        return inputs[name][0].tolist(), inputs
+
+    def _inputs(self, request: GenerationInput, tools: list[Tool]) -> dict[str, Any]:
         extractor = getattr(self._processor, "feature_extractor", None)
         media = Media(self._kinds, getattr(extractor, "sampling_rate", _RATE_HZ))
-        if request.messages is not None:
+        if request.messages is not None and self._template.source:
             turns = [self._template.turn(place, message, media) for place, message in enumerate(request.messages)]
             with self._reading:
                 return self._move(self._template.inputs(turns, tools))
-        pictures = [media.image(data, f"images[{place}]") for place, data in enumerate(request.images)]
+        if request.messages is not None:
+            prompt, pictures = _only_message(request.messages, media)
+        else:
+            prompt = str(request.prompt)
+            pictures = [media.image(data, f"images[{place}]") for place, data in enumerate(request.images)]
         with self._reading:
-            return self._move(self._pictured(request.prompt, pictures))
+            return self._move(self._pictured(prompt, pictures))
 
-    def _pictured(self, prompt: Any, pictures: list[Any]) -> Any:
+    def _pictured(self, prompt: str, pictures: list[Any]) -> Any:
         """Return what the processor makes of a prompt and its pictures."""
         try:
             return self._processor(images=pictures or None, text=prompt, return_tensors="pt")
@@ -110,10 +135,8 @@ class MediaTemplate(ChatTemplate):
     def inputs(self, turns: list[dict[str, Any]], tools: Sequence[Tool]) -> Any:
         """Return what the processor makes of a conversation, up to where the model is to answer.
 
-        Raises: RequestError naming messages if the model has no template, or it does not take this conversation.
+        Raises: RequestError naming messages if the template does not take this conversation.
         """
-        if not self.source:
-            raise refusal("messages", "the model has no chat template: send `prompt`, and `images` beside it")
         try:
             return self._processor.apply_chat_template(
                 turns,
@@ -162,6 +185,20 @@ class Media:
 
     def _sound(self, data: bytes, path: str) -> Any:
         return _named(path, lambda: sound_of(data, None, self._rate_hz))
+
+
+def _only_message(messages: Sequence[Message], media: Media) -> tuple[str, list[Any]]:
+    """Return the text and the pictures of a message to a model without a chat template. Raises: RequestError."""
+    message = messages[0]
+    if len(messages) > 1 or message.role != "user" or message.content is None:
+        raise refusal("messages", "the model has no chat template: it takes one message of the role user, or `prompt`")
+    if isinstance(message.content, str):
+        return message.content, []
+    parts = [media.part(part, f"messages[0].content[{at}]") for at, part in enumerate(message.content)]
+    if any(part["type"] == "audio" for part in parts):
+        raise refusal("messages", "the model has no chat template: it takes texts and images only")
+    text = "".join(part["text"] for part in parts if part["type"] == "text")
+    return text, [part["image"] for part in parts if part["type"] == "image"]
 
 
 def _named(path: str, read: Callable[[], Any]) -> Any:

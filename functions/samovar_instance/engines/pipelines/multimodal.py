@@ -53,13 +53,14 @@ class ImageTextToText(GenerationHandler):
         self._loop = StepLoop(lambda: StepwiseEngine(model, TokenSampler(), num_vocabulary, self.max_running))
         context = self._loop.engine.max_context_tokens
         context = min(context, self.max_context or context)
-        self._planner = MediaPlanner(
+        planner = MediaPlanner(
             processor,
             Limits(context, num_logits, end_ids(model.generation_config, tokenizer)),
             PARTS[self.task],
             lambda made: dict(made.to(device=model.device, dtype=model.dtype)),
             FORMATS[self.tool_format] if self.tool_format else None,
         )
+        self._planner, self.proof = planner, planner.proof()
 
 
 class AnyToAny(ImageTextToText):
