@@ -60,6 +60,7 @@ STATES = {
     "top_k of more than there are": SamplingState(top_k=1000),
     "top_p": SamplingState(top_p=0.6),
     "a tiny top_p": SamplingState(top_p=1e-9),
+    "the tiniest top_p": SamplingState(top_p=5e-324),
     "min_p": SamplingState(min_p=0.2),
     "all cuts": SamplingState(temperature=1.3, top_k=9, top_p=0.8, min_p=0.05),
     "bias": SamplingState(biases={3: 4.0, 5: -100.0}),
@@ -79,10 +80,10 @@ def test_the_distribution_of_each_knob(name: str) -> None:
 
 @given(
     seed=st.integers(0, 10_000),
-    temperature=st.floats(0.05, 2),
-    top_k=st.integers(0, 30),
-    top_p=st.floats(0.01, 1),
-    min_p=st.floats(0, 0.99),
+    temperature=st.floats(0, 2),
+    top_k=st.integers(0, 30) | st.just(1_000_000),
+    top_p=st.floats(0, 1, exclude_min=True),
+    min_p=st.floats(0, 0.999999),
 )
 def test_any_knobs_leave_a_distribution(seed: int, temperature: float, top_k: int, top_p: float, min_p: float) -> None:
     state = SamplingState(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)

@@ -170,7 +170,8 @@ def _cut_top_k(probs: Tensor, states: Row[SamplingState]) -> Tensor:
 
 def _cut_top_p(probs: Tensor, states: Row[SamplingState]) -> Tensor:
     """Keep the likeliest tokens of each row, as few as come to top_p."""
-    shares = _column([state.top_p for state in states], probs)
+    # float64: a share that rounds to 0 would leave no token at all
+    shares = torch.tensor([state.top_p for state in states], dtype=torch.float64, device=probs.device)[:, None]
     values, ids = probs.topk(min(NUCLEUS_TRY, probs.shape[-1]), dim=-1)
     kept = _nucleus(probs, shares, values, ids)
     is_flat = values.sum(dim=-1) < shares[:, 0]
