@@ -8,7 +8,6 @@ import re
 import select
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -159,27 +158,27 @@ def test_the_deadline_names_the_phase_it_passed_in(gateway: Gateway) -> None:
     assert document["phase"] == "boot"
     gateway.start_instance(ref)
     gateway.invoke("late", {})
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(gateway.invoke, "late", {"sleep_s": 1.0})
-        wait_until(lambda: _running(gateway, "late"))
-        began_s = time.monotonic()
-        document = problem(gateway.invoke("late", {}, samovar_timeout_ms="100"), 504, "deadline_exceeded")
-        assert time.monotonic() - began_s < 0.5
-        assert document["phase"] == "queue"
-        assert first.result(60).status_code == 200
-    document = problem(gateway.invoke("late", {"sleep_s": 5}, samovar_timeout_ms="100"), 504, "deadline_exceeded")
+    document = problem(gateway.invoke("late", {"sleep_s": 5}, samovar_timeout_ms="300"), 504, "deadline_exceeded")
     assert document["phase"] == "run"
+    wait_until(lambda: _running(gateway, "late") == 0)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(gateway.invoke, "late", {"sleep_s": 4.0})
+        wait_until(lambda: _running(gateway, "late"))
+        document = problem(gateway.invoke("late", {}, samovar_timeout_ms="100"), 504, "deadline_exceeded")
+        assert document["phase"] == "queue" and not first.done()
+        assert first.result(60).status_code == 200
 
 
 def test_a_full_queue_sheds_with_retry_after(gateway: Gateway) -> None:
-    gateway.deploy("narrow", Limits(timeout_s=1.0, max_queue=1))
+    gateway.deploy("narrow", Limits(timeout_s=60.0, max_queue=1))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(gateway.invoke, "narrow")
         wait_until(lambda: _queued(gateway, "narrow"))
         answer = gateway.invoke("narrow")
         problem(answer, 503, "queue_full")
         assert int(answer.headers["retry-after"]) >= 1
-        waiting.result(60)
+        gateway.start_instance("narrow@1")
+        assert waiting.result(60).status_code == 200
 
 
 def test_a_raising_function_is_500_with_its_type(gateway: Gateway) -> None:
@@ -198,7 +197,7 @@ def test_poison_takes_only_itself_down(gateway: Gateway) -> None:
     ref = gateway.deploy("poison").ref
     instances = [gateway.start_instance(ref, concurrency=4) for _ in range(3)]
     with ThreadPoolExecutor(6) as pool:
-        mates = [pool.submit(gateway.invoke, "poison", {"sleep_s": 0.3, "n": n}) for n in range(5)]
+        mates = [pool.submit(gateway.invoke, "poison", {"sleep_s": 1.5, "n": n}) for n in range(5)]
         wait_until(lambda: _running(gateway, "poison") == 5)
         bad = pool.submit(gateway.invoke, "poison", {"die": True})
         assert [mate.result(60).status_code for mate in mates] == [200] * 5
@@ -265,9 +264,11 @@ def test_a_stream_is_lines_and_a_failed_one_ends_abnormally(gateway: Gateway) ->
 
 def test_a_client_that_leaves_cancels_its_call(gateway: Gateway) -> None:
     gateway.start_instance(gateway.deploy("leaver").ref)
-    with httpx.Client(base_url=gateway.url, headers=gateway.client.headers, timeout=0.2) as hasty:
-        with pytest.raises(httpx.ReadTimeout):
-            hasty.post("/v1/functions/leaver/invoke", json={"sleep_s": 30})
+    whole = gateway.raw("leaver", b'{"sleep_s": 30}')
+    with gateway.connect() as connection:
+        connection.sendall(whole[:40])
+        connection.sendall(whole[40:])
+        wait_until(lambda: _running(gateway, "leaver") == 1)
     wait_until(lambda: gateway.metric('samovar_calls_total{code="cancelled",function="leaver",version="1"}') == 1)
     assert gateway.invoke("leaver", {"n": 1}, samovar_timeout_ms="2000").status_code == 200
 
@@ -298,8 +299,7 @@ def test_errors_of_requests_in_one_piece(gateway: Gateway) -> None:
             assert answer.split()[1] == status and b"application/problem+json" in answer
             assert document.startswith(b"{")
         connection.sendall(gateway.raw("errors", b'{"n": 1}', b"connection: close\r\n"))
-        assert b" 200 OK" in connection.recv(4096)
-        assert connection.recv(10) == b""
+        assert b" 200 OK" in b"".join(iter(lambda: connection.recv(4096), b"")), "and then it is closed"
 
 
 @pytest.mark.parametrize("num_items", [0, 3, 50])

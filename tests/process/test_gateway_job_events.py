@@ -281,13 +281,11 @@ def test_a_gateway_that_leaves_ends_streams_politely(house: House) -> None:
         assert {follower.next()[0].kind for follower in followers} == {"queued"}
         waiting = pool.submit(gateway.client.get, f"/v1/jobs/{other_id}", params={"wait_s": "50"})
         wait_until(lambda: house.num_watched() == 2)
-        began_s = time.monotonic()
         gateway.process.send_signal(signal.SIGTERM)
         rests = [list(follower.events) for follower in followers]  # a stream that was cut would raise
         assert rests == [[]] * 20
-        assert waiting.result(60).json()["state"] == "queued"
+        assert waiting.result(40).json()["state"] == "queued", "long before its time is over"
         assert gateway.process.wait(60) == 0
-        assert time.monotonic() - began_s < 8
     taken = house.take("leaves")
     house.hands.settle(taken)
     assert kinds(all_events(house.gateway, job_id, "0-1")) == ["started", "finished"]

@@ -196,8 +196,5 @@ def test_calls_go_on_without_redis_and_the_index_comes_back(
             wait_until(lambda: gateway.redis.hexists(keys.FUNCTIONS, "echo"))
             valkey.kill()
             valkey.wait(60)
-            answers = [gateway.invoke("echo", {"n": n}) for n in range(50)]
-            assert {answer.status_code for answer in answers} == {200}
-            total_ms = [float(re.findall(r"total;dur=([\d.]+)", a.headers["server-timing"])[0]) for a in answers]
-            assert sorted(total_ms)[len(total_ms) // 2] < 100
+            assert {gateway.invoke("echo", {"n": n}).status_code for n in range(50)} == {200}
             assert httpx.get(gateway.url + "/readyz").status_code == 200
