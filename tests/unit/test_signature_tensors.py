@@ -261,6 +261,7 @@ def test_models_say_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("parameters", "wanted"),
     [({}, None), ({"timeout": 0}, None), ({"timeout": 1_500_000}, 1.5), ({"timeout": -1}, RequestError),
+     ({"timeout": 1 << 62}, (1 << 62) / 1e6), ({"timeout": 10**4000}, RequestError),
      ({"timeout": "1"}, RequestError), ({"sequence_id": 1}, RequestError), ({"tea": 1}, RequestError)],
 )  # fmt: skip
 def test_parameters_are_honoured_or_refused(parameters: dict[str, Any], wanted: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from samovar.errors import RequestError
 from samovar.tensor_codec import TensorValue
 
+MAX_TIMEOUT_US = (1 << 63) - 1
 _REFUSED = {
     "sequence_id": "there are no sequences here: every request stands for itself",
     "sequence_start": "there are no sequences here: every request stands for itself",
@@ -40,8 +41,8 @@ class InferRequest:
                 why = _REFUSED.get(name, "it means nothing here")
                 raise RequestError(f"the parameter {name[:100]!r} is not possible: {why}", param=name[:100])
         timeout_us = self.parameters.get("timeout", 0)
-        if type(timeout_us) is not int or timeout_us < 0:
-            raise RequestError("the parameter 'timeout' is a number of microseconds", param="timeout")
+        if type(timeout_us) is not int or not 0 <= timeout_us <= MAX_TIMEOUT_US:
+            raise RequestError("the parameter 'timeout' is a number of microseconds, of 63 bits", param="timeout")
         return timeout_us / 1e6 or None
 
 
