@@ -17,6 +17,7 @@ from samovar.errors import DeployRefused, InvalidInput
 from samovar.models.folder import read_model_folder
 from samovar.models.tasks import ALIASES, TASKS, choose
 from samovar_instance.engines.pipelines import frames
+from samovar_instance.engines.pipelines.loading import missing_package
 from samovar_instance.engines.pipelines.masks import ImageToCut, picture_of, suppressed
 from samovar_instance.engines.pipelines.media import image_of, plain
 from samovar_instance.engines.pipelines.sounds import SoundAndLabels
@@ -173,6 +174,13 @@ def test_numbers_that_are_none_are_no_sound() -> None:
     assert isinstance(error, InvalidInput) and error.extra["path"] == "$.audio"
 
 
+def test_of_a_sound_that_is_too_long_the_same_part_is_heard_in_any_company() -> None:
+    rng = np.random.default_rng(5)
+    long = [SoundAndLabels(audio=rng.uniform(-1, 1, 40_000).round(4).tolist(), labels=LABELS) for _ in range(2)]
+    alone = [loaded(HEAR).answers([one])[0] for one in long]
+    assert_close(loaded(HEAR).answers([*long, long[0]]), [*alone, alone[0]])
+
+
 @pytest.mark.parametrize("images", [[], [png(9, 9)], [png(9, 9)] * 3])
 def test_a_pair_is_two(images: list[str]) -> None:
     with pytest.raises(msgspec.ValidationError, match=r"length 2.*\$\.images"):
@@ -245,6 +253,35 @@ def test_a_model_that_lacks_a_package_is_refused_with_its_name(tmp_path: Path) -
     assert choose(read_model_folder(str(folder)), None).task.name == WATCH
     with pytest.raises(DeployRefused, match=r'needs the package torchvision: add requirements=\["torchvision"\]'):
         VideoClassifier().load(folder, "cpu")
+
+
+# OmDet wants the names of classes in a form that the pipeline does not have; the other compares videos and texts
+NO_CLASSES_OF_OURS = {"OmDetTurboForObjectDetection", "VideoPrismClipModel"}
+OF_ANY_MODEL = {"zero-shot-audio-classification", "image-feature-extraction"}
+
+
+@pytest.mark.parametrize(
+    "task",
+    sorted(
+        name
+        for name, task in TASKS.items()
+        if (task.sees or task.hears) and not task.generates and name not in OF_ANY_MODEL
+    ),
+)
+def test_all_classes_that_transformers_names_for_a_task_may_do_it(task: str) -> None:
+    from transformers.pipelines import SUPPORTED_TASKS
+
+    classes: set[str] = set()
+    for auto in SUPPORTED_TASKS[task]["pt"]:
+        for named in auto._model_mapping._model_mapping.values():
+            classes.update((named,) if isinstance(named, str) else named)
+    assert {name for name in classes if not name.endswith(TASKS[task].endings)} <= NO_CLASSES_OF_OURS
+
+
+def test_packages_are_known_by_what_transformers_says_of_them() -> None:
+    one = "AutoVideoProcessor requires the Torchvision library but it was not found in your environment."
+    other = "None of these classes could be imported. Missing optional dependencies: torchvision. Please install"
+    assert [missing_package(text) for text in (one, other, "no such file")] == ["torchvision", "torchvision", ""]
 
 
 def test_every_pipeline_of_transformers_is_served_or_refused_with_a_reason() -> None:

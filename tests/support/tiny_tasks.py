@@ -192,9 +192,17 @@ def _owlvit() -> list[Any]:
     return [t.OwlViTForObjectDetection(config), processor, tokenizer]
 
 
-def _sam() -> list[Any]:
+def _louder(model: Any, factor: float) -> Any:
+    """Return a model whose answers depend on what it is given more than those of fresh weights do."""
     import torch
 
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(factor if weights.ndim > 1 else 1)
+    return model
+
+
+def _sam() -> list[Any]:
     t, size = _transformers(), {"image_size": 64, "patch_size": 16}
     vision = _SHAPE | size | {"output_channels": 16, "num_pos_feats": 8, "window_size": 2, "global_attn_indexes": [0]}
     prompt = size | {"hidden_size": 16, "mask_input_channels": 4}
@@ -203,11 +211,7 @@ def _sam() -> list[Any]:
         vision_config=vision, prompt_encoder_config=prompt, mask_decoder_config=decoder | {"num_hidden_layers": 1}
     )
     whole = {"height": 64, "width": 64}
-    model = t.SamModel(config)
-    with torch.no_grad():
-        for weights in model.parameters():
-            weights.mul_(40 if weights.ndim > 1 else 1)  # masks with clear edges
-    return [model, t.SamImageProcessorPil(size={"longest_edge": 64}, pad_size=whole)]
+    return [_louder(t.SamModel(config), 40), t.SamImageProcessorPil(size={"longest_edge": 64}, pad_size=whole)]
 
 
 def _superglue() -> list[Any]:
@@ -266,7 +270,7 @@ def _clap() -> list[Any]:
         frequency_max=8000,
         truncation="rand_trunc",
     )
-    return [t.ClapModel(config), processor, tokenizer]
+    return [_louder(t.ClapModel(config), 4), processor, tokenizer]
 
 
 def _wav2vec2() -> list[Any]:
@@ -357,6 +361,7 @@ TASKS: dict[str, Callable[[], list[Any]]] = {
     "image-text-to-text": tiny_multimodal.llava,
     "any-to-any": tiny_multimodal.llava,
     "blip": tiny_multimodal.blip,
+    "qwen-vl": tiny_multimodal.qwen_vl,
     "document-question-answering": tiny_multimodal.layoutlm,
     "donut": tiny_multimodal.donut,
     "table-question-answering": tiny_multimodal.tapas,

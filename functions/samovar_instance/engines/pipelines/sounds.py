@@ -64,6 +64,11 @@ class ZeroShotAudioClassifier(Listener):
         """Return all labels of each sound, best first."""
         return self.answers(items)
 
+    def pipeline_class(self) -> Any:
+        from samovar_instance.engines.pipelines.adapted import Hearing
+
+        return Hearing
+
     def content(self, item: SoundToHear) -> Any:
         return super().content(item)["raw"]
 

@@ -32,7 +32,7 @@ class VideoClassifier(Pipeline):
         return self.answers(items)
 
     def pipeline_class(self) -> Any:
-        from samovar_instance.engines.pipelines.watching import Watching
+        from samovar_instance.engines.pipelines.adapted import Watching
 
         return Watching
 
