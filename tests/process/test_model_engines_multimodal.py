@@ -220,6 +220,19 @@ def test_what_captions_takes_a_prompt_or_one_message(session_zygote: Zygote, tmp
     assert failed.status == 400 and "no chat template" in failed.detail
 
 
+def test_a_model_that_remembers_places_itself_does_one_after_the_other(session_zygote: Zygote, tmp_path: Path) -> None:
+    """And what prepares its videos is not needed, torchvision or not."""
+    folder = read_model_folder(str(tiny_task("qwen-vl")))
+    app = write_project(tmp_path / "model_qwen", app_code("qwen", choose(folder, None).task, folder), folder)
+    instance = session_zygote.start(app.parent, weights=folder.path)
+    callers = [instance.connect() for _ in range(3)]
+    bodies = [asks(image(RED), "tea? "), asks("no picture, but more of a text"), asks(image(GREEN), image(RED))]
+    alone = [text_of(streamed(callers[0], body)) for body in bodies]
+    numbers = [each.invoke(body, accept_stream=True) for each, body in zip(callers, bodies, strict=True)]
+    together = [text_of([*pieces_of(each, number)]) for each, number in zip(callers, numbers, strict=True)]
+    assert together == alone and len({*alone}) == 3
+
+
 def test_what_hears_takes_pictures_as_well(session_zygote: Zygote, tmp_path: Path) -> None:
     folder = read_model_folder(str(tiny_task("any-to-any")))
     app = write_project(tmp_path / "model_any", app_code("any", TASKS["any-to-any"], folder), folder)

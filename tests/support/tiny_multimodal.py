@@ -67,6 +67,48 @@ def llava() -> list[Any]:
     return [t.LlavaForConditionalGeneration(config), processor]
 
 
+def qwen_vl() -> list[Any]:
+    """Return a Qwen2.5-VL: positions in space, which the model itself remembers; 4 tokens of each image.
+
+    Its processor is told by files: without torchvision there is none to be saved.
+    """
+    t = _transformers()
+    tokenizer = copy.deepcopy(tiny_tokenizer())
+    marks = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+    tokenizer.add_special_tokens({"additional_special_tokens": marks})
+    tokenizer.chat_template = MEDIA_TEMPLATE.replace(IMAGE_TOKEN, "".join((marks[0], marks[2], marks[1])))
+    start, end, image, video = (tokenizer.convert_tokens_to_ids(mark) for mark in marks)
+    sees = {"depth": 2, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 64, "num_heads": 2}
+    patches = {"patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2}
+    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10_000.0}
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
+    config = t.Qwen2_5_VLConfig(
+        vision_config=sees | patches | {"window_size": 32, "fullatt_block_indexes": [1]},
+        text_config=_WRITES | ends | {"vocab_size": len(tokenizer), "rope_parameters": rope},
+        image_token_id=image,
+        video_token_id=video,
+        vision_start_token_id=start,
+        vision_end_token_id=end,
+    )
+    pixels = {"min_pixels": _SIDE * _SIDE, "max_pixels": _SIDE * _SIDE, "patch_size": 8, "merge_size": 2}
+    kind = {"processor_class": "Qwen2_5_VLProcessor"}
+    images = kind | {"image_processor_type": "Qwen2VLImageProcessor", "temporal_patch_size": 2} | pixels
+    files = _Files({"processor_config.json": kind, "preprocessor_config.json": images})
+    return [t.Qwen2_5_VLForConditionalGeneration(config), tokenizer, files]
+
+
+class _Files:
+    """Files of a processor, by name."""
+
+    def __init__(self, files: dict[str, dict[str, Any]]) -> None:
+        self._files = files
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write them."""
+        for name, content in self._files.items():
+            (folder / name).write_text(json.dumps(content))
+
+
 def blip() -> list[Any]:
     """Return a BLIP: it captions, by a `generate` and for a prompt of its own, and has no chat template."""
     t = _transformers()

@@ -18,7 +18,10 @@ _WATCH = frozenset({"video-classification"})
 _PROCESSED = frozenset({"text-to-audio"})  # some of their models know voices by their processor alone
 # Donut: the pipeline knows it, the classes that transformers names for the task do not
 _MORE_CLASSES = {"document-question-answering": ("AutoModelForImageTextToText",)}
-_LACKS = re.compile(r"requires the (\S+) library but|Missing optional dependencies: (\w+)")
+_LACKS = re.compile(
+    r"requires the (?P<a>\S+) library but|Missing optional dependencies: (?P<b>\w+)|"
+    r"requires `(?P<c>\w+)` to be installed|Package `(?P<d>\w+)` is required"
+)
 _ADD = 'add requirements=["{}"] to its @sv.function (`samovar deploy --model … --eject DIR` writes the file)'
 _FIRST_POSITION = 2  # of models that count positions from behind the padding token
 
@@ -51,16 +54,19 @@ def load_pipeline(task: str, weights: Path, device: str, pipeline_class: Any = N
         return pipeline(task, model=model, device=device, pipeline_class=pipeline_class, **processors)
     except (ImportError, ValueError) as error:
         if package := missing_package(str(error)):
-            raise DeployRefused(
-                f"{task} with this model needs the package {package}: {_ADD.format(package)}"
-            ) from error
+            raise DeployRefused(lacking(task, package)) from error
         raise
+
+
+def lacking(task: str, package: str) -> str:
+    """Return that a package is missing, and what to do."""
+    return f"{task} with this model needs the package {package}: {_ADD.format(package)}"
 
 
 def missing_package(message: str) -> str:
     """Return the package that transformers says it lacks, "" if it says something else."""
     found = _LACKS.search(message)
-    return (found[1] or found[2]).lower() if found else ""
+    return next(filter(None, found.groups())).lower() if found else ""
 
 
 def _auto_class(choices: tuple[Any, ...], config: Any) -> Any:

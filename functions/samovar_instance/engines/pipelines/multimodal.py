@@ -7,7 +7,7 @@ how they are read and `generation/stepwise.py` for what computes them. This modu
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from samovar.acceleration import session as sessions
 from samovar.errors import DeployRefused
@@ -20,6 +20,7 @@ from samovar_instance.engines.generation.step_loop import StepLoop
 from samovar_instance.engines.generation.stepwise import StepwiseEngine
 from samovar_instance.engines.generation.tools import FORMATS
 from samovar_instance.engines.pipelines.conversations import MediaPlanner
+from samovar_instance.engines.pipelines.reading import load_processor
 
 
 class ImageTextToText(GenerationHandler):
@@ -46,7 +47,7 @@ class ImageTextToText(GenerationHandler):
         if session is not None and session.acceleration.is_built:
             raise DeployRefused(f"{self.task} takes precision and attention, and no compile or engine")
         model = load_pretrained(weights, getattr(transformers, self.auto_class), device)
-        processor = _processor(weights)
+        processor = load_processor(weights, self.task)
         tokenizer = processor.tokenizer
         num_logits = model.config.get_text_config(decoder=True).vocab_size
         num_vocabulary = max(num_logits, len(tokenizer))
@@ -68,16 +69,3 @@ class AnyToAny(ImageTextToText):
 
     task = ANY_TO_ANY
     auto_class = "AutoModelForMultimodalLM"
-
-
-def _processor(weights: Path) -> Any:
-    """Return the model's processor. Raises: DeployRefused naming the package that it needs."""
-    from transformers import AutoProcessor
-
-    try:
-        processor = AutoProcessor.from_pretrained(weights, local_files_only=True)
-    except ImportError as error:
-        raise DeployRefused(f"the model's processor needs a package that is not there: {error}") from error
-    if getattr(processor, "tokenizer", None) is None:
-        raise DeployRefused(f"{weights} has no processor of pictures and texts: processor_config.json is missing")
-    return processor
