@@ -21,6 +21,8 @@ FORMATS = {
     "INT64": "q", "FP16": "e", "FP32": "f", "FP64": "d",
 }  # fmt: skip
 
+PIECE_ELEMENTS = 32_768  # are packed in one call, which keeps the interpreter's lock
+
 
 def flatten(name: str, value: Any, num_dims: int) -> tuple[list[int], list[Any]]:
     """Return shape and elements, row by row, of lists nested `num_dims` deep. Raises: InvalidInput if they are not, or
@@ -54,6 +56,11 @@ def pack(name: str, datatype: str, flat: Sequence[Any]) -> bytes:
     BYTES. Raises: InvalidInput for an element of another kind, or out of the datatype's range."""
     if datatype == "BYTES":
         return pack_elements(_as_bytes(name, flat))
+    pieces = (flat[begin : begin + PIECE_ELEMENTS] for begin in range(0, len(flat), PIECE_ELEMENTS))
+    return b"".join([_pack_piece(name, datatype, piece) for piece in pieces])
+
+
+def _pack_piece(name: str, datatype: str, flat: Sequence[Any]) -> bytes:
     wrong = _wrong(datatype, flat)
     if wrong is not None:
         raise InvalidInput(f"{name}: {str(wrong)[:100]!r} is no element of {datatype}", path=name)

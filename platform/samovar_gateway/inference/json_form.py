@@ -10,9 +10,9 @@ does not know models, except for the two forms of the generate extension, whose 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,9 +22,14 @@ from samovar.schema import invalid
 from samovar.tensor_codec import Contents, TensorValue
 from samovar.tensor_plain import flatten, pack, texts, unpack
 from samovar.tensors import DATATYPES, TensorSpec, num_elements
+from samovar_gateway import large_json
 from samovar_gateway.inference.messages import InferAnswer, InferRequest
 
+T = TypeVar("T")
+U = TypeVar("U")
+
 BINARY = "binary_data_size"
+_NULL = b"null"
 _FLOATS = ("FP16", "BF16", "FP32", "FP64")
 
 
@@ -36,7 +41,7 @@ class _Input(_Strict):
     datatype: str
     shape: list[int]
     parameters: dict[str, Any] = {}
-    data: list[Any] | None = None
+    data: msgspec.Raw = msgspec.Raw(_NULL)
 
 
 class _Output(_Strict):
@@ -60,7 +65,6 @@ class Wishes:
 
 
 _request = msgspec.json.Decoder(_Request)
-_object = msgspec.json.Decoder(dict[str, Any])
 
 
 def read(body: bytes, json_length: bytes | None) -> tuple[InferRequest, Wishes]:
@@ -71,7 +75,7 @@ def read(body: bytes, json_length: bytes | None) -> tuple[InferRequest, Wishes]:
     """
     view = memoryview(body)
     end = _json_end(json_length, len(view))
-    request = _decoded(_request, view[:end])
+    request = _decoded(_request.decode, view[:end])
     inputs, position = [], end
     for one in request.inputs:
         size = _binary_size(one)
@@ -103,7 +107,7 @@ def write(answer: InferAnswer, model: str, wishes: Wishes) -> tuple[list[Content
             head["parameters"] = {BINARY: len(one.data)}
             parts.append(one.data)
         else:
-            head["data"] = to_json(one)
+            head["data"] = large_json.write(to_json(one))
         outputs.append(head)
     document: dict[str, Any] = {"model_name": model, "model_version": answer.version, "outputs": outputs}
     if wishes.id:
@@ -117,7 +121,9 @@ def read_fields(body: bytes, specs: Sequence[TensorSpec], *, is_batch: bool) -> 
 
     Of `parameters`, those named like an input are inputs, too. Raises: RequestError, InvalidInput.
     """
-    fields = _decoded(_object, body)
+    fields = _decoded(large_json.read, body)
+    if not isinstance(fields, dict):
+        raise RequestError("the body is a JSON object with the inputs by name")
     request_id, parameters = fields.pop("id", ""), fields.pop("parameters", {})
     if not isinstance(request_id, str) or not isinstance(parameters, dict):
         raise RequestError("id is a string, parameters is an object")
@@ -140,7 +146,7 @@ def write_fields(answer: InferAnswer, model: str, wishes: Wishes) -> bytes:
         document["id"] = wishes.id
     for one in answer.outputs:
         flat = to_json(one)
-        document[one.name] = flat[0] if len(flat) == 1 else flat
+        document[one.name] = flat[0] if len(flat) == 1 else large_json.write(flat)
     return msgspec.json.encode(document)
 
 
@@ -158,9 +164,9 @@ def to_json(tensor: TensorValue) -> list[Any]:
     return flat
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], text: Contents) -> Any:
+def _decoded(decode: Callable[[T], U], text: T) -> U:
     try:
-        return decoder.decode(text)
+        return decode(text)
     except msgspec.ValidationError as error:
         raise invalid(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -187,7 +193,7 @@ def _binary_size(one: _Input) -> int | None:
     size = one.parameters.get(BINARY)
     if size is None:
         return None
-    if one.data is not None:
+    if bytes(one.data) != _NULL:
         raise InvalidInput(f"{one.name}: it has both data and {BINARY}", path=one.name)
     if type(size) is not int or size < 0:
         raise InvalidInput(f"{one.name}: {BINARY} must be a number of bytes", path=one.name)
@@ -210,9 +216,11 @@ def _flag(value: Any, name: str) -> bool:
 
 
 def _from_json(one: _Input) -> TensorValue:
-    name, data = one.name, one.data
+    name, data = one.name, _decoded(large_json.read_member, one.data)
     if data is None:
         raise InvalidInput(f"{name}: it has neither data nor {BINARY}", path=name)
+    if not isinstance(data, list):
+        raise InvalidInput(f"{name}: data is a list", path=name)
     if one.datatype not in DATATYPES:
         raise InvalidInput(f"{name}: there is no datatype {one.datatype[:32]!r}", path=name)
     count = num_elements(one.shape, name)

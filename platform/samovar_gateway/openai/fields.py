@@ -14,6 +14,7 @@ import msgspec
 
 from samovar.errors import RequestError
 from samovar.tasks.generation import refusal
+from samovar_gateway import large_json
 
 UNSUPPORTED, UNKNOWN = "unsupported_parameter", "unknown_parameter"
 MAX_METADATA, MAX_NAME_CHARS = 16, 512
@@ -87,7 +88,7 @@ EMBEDDING_RULES: Mapping[str, Rule] = {
 def read(body: bytes) -> dict[str, Any]:
     """Return the fields of a request that are not null. Raises: RequestError if the body is no JSON object."""
     try:
-        fields = msgspec.json.decode(body)
+        fields = large_json.read(body)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise RequestError(f"the body is not valid JSON: {error}" if body else "the body is empty") from None
     except RecursionError:
