@@ -129,7 +129,8 @@ def function(target: Any = None, /, **options: Any) -> Any:
 
     Args:
         name: 1-63 of a-z, 0-9, '-'; default from the target's own name.
-        task: what it is for: "text-generation" and "embeddings" are served by OpenAI's routes, too (samovar.tasks).
+        task: what it is for: "text-generation", "image-text-to-text", "any-to-any" and "embeddings" are served by
+            OpenAI's routes, too (samovar.tasks).
         batch, scaling, resources, limits, fallback, cache, breaker, jobs, log, weights: value objects, see each.
         hedge_after: a call that runs longer than this ("p95", "50ms") is sent to a second instance too.
         precision, compile, engine, attention, speculation: how its models are run (samovar.acceleration).

@@ -22,7 +22,7 @@ from samovar.tasks.generation import GenerationInput, Message, Part, Tool, refus
 from samovar_instance.engines.generation.planning import Limits, Planner
 from samovar_instance.engines.generation.templates import ChatTemplate, num_chars, reason_of
 from samovar_instance.engines.generation.tools import ToolFormat
-from samovar_instance.engines.pipelines.media import MAX_PIXELS, image_of, png_of, sound_of
+from samovar_instance.engines.pipelines.media import MAX_PIXELS, MAX_SOUND_S, image_of, png_of, sound_of
 
 _IDS = ("input_ids", "decoder_input_ids")
 _RATE_HZ = 16_000  # of processors that do not say
@@ -162,6 +162,7 @@ class Media:
         self._kinds = kinds
         self._rate_hz = rate_hz
         self._num_pixels = 0
+        self._num_samples = 0
 
     def part(self, part: Part, path: str) -> dict[str, Any]:
         """Return a part as templates take it. Raises: RequestError naming `path`."""
@@ -184,7 +185,11 @@ class Media:
         return picture
 
     def _sound(self, data: bytes, path: str) -> Any:
-        return _named(path, lambda: sound_of(data, None, self._rate_hz))
+        sound = _named(path, lambda: sound_of(data, None, self._rate_hz))
+        self._num_samples += len(sound)
+        if self._num_samples > MAX_SOUND_S * self._rate_hz:
+            raise refusal(path, f"{path}: the sounds of a request last at most {MAX_SOUND_S} s together")
+        return sound
 
 
 def _only_message(messages: Sequence[Message], media: Media) -> tuple[str, list[Any]]:
