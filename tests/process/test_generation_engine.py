@@ -8,21 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    ContinuousBatchingConfig,
-    GenerationConfig,
-    MambaConfig,
-    MambaForCausalLM,
-)
+from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from samovar.errors import DeadlineExceeded, RequestError
 from samovar.tasks.generation import CONTEXT_EXCEEDED
-from samovar_instance.engines.generation.contract import GenerationEngine
+from samovar_instance.engines.generation.contract import GenerationEngine, Sampler
 from samovar_instance.engines.generation.engine import Engine, Options
-from samovar_instance.engines.generation.plain import PlainEngine, engine_for
+from samovar_instance.engines.generation.ladder import engine_for
 from samovar_instance.engines.generation.scheduler import Limits
+from samovar_instance.engines.generation.stacked import StackedRunner
 from support import engines
 from support.engines import Heard, expected, finish, greedy, run_all, sequence
 from support.tiny_models import GENERATORS, SLIDING
@@ -47,6 +41,12 @@ def engine_of(kind: str, **options: Any) -> Engine:
     cache_bytes = options.pop("cache_bytes", 8_000_000)
     limits = Limits(**options.pop("limits", {}))
     return Engine(engines.load(kind), greedy, Options(cache_bytes=cache_bytes, limits=limits, **options))
+
+
+def stacked(model: Any, sampler: Sampler, options: Options) -> Engine:
+    """The engine over the model's own cache, whether or not its layers could attend over pages."""
+    runner = StackedRunner(model)
+    return Engine(model, sampler, runner.fitted(options), runner=runner)
 
 
 def check(kind: str, engine: GenerationEngine, asked: list[Request]) -> None:
@@ -152,7 +152,7 @@ def test_a_long_prompt_does_not_stall_the_others() -> None:
         ([5] * 2000, 49, "max_tokens", CONTEXT_EXCEEDED),
     ],
 )
-@pytest.mark.parametrize("make", [engine_for, PlainEngine])
+@pytest.mark.parametrize("make", [engine_for, stacked])
 def test_what_can_never_run_is_refused(
     make: Callable[..., GenerationEngine], prompt: list[int], max_tokens: int, param: str, reason: str | None
 ) -> None:
@@ -176,8 +176,8 @@ def test_the_cache_bounds_the_context() -> None:
     assert len(whole.generated) == 28
 
 
-@pytest.mark.parametrize("make", [engine_for, PlainEngine])
-def test_cancelled_late_and_failing_sequences_end_alone(make: Callable[..., GenerationEngine]) -> None:
+@pytest.mark.parametrize("make", [engine_for, stacked])
+def test_cancelled_late_and_failing_sequences_end_alone(make: Callable[..., Engine]) -> None:
     engine = make(_llama(), greedy, Options(cache_bytes=8_000_000))
     asked = [((5, 6, number), 12) for number in range(3, 9)]
     cancelled, late, deaf, stopped, unlucky, fine = (sequence(*request) for request in asked)
@@ -206,8 +206,7 @@ def test_cancelled_late_and_failing_sequences_end_alone(make: Callable[..., Gene
         type(None),
     ]
     assert fine.generated == expected("llama", *asked[5])
-    if isinstance(engine, Engine):
-        assert_empty(engine)
+    assert_empty(engine)
 
 
 def test_a_sequence_that_breaks_the_forward_harms_no_other() -> None:
@@ -250,31 +249,6 @@ def _refuse_nan(logits: Any, states: Any) -> Any:
         token if fine else FloatingPointError("no numbers")
         for token, fine in zip(greedy(logits, states), is_fine, strict=True)
     ]
-
-
-@pytest.mark.filterwarnings("ignore")  # of transformers: slow kernels
-@pytest.mark.parametrize(
-    ("cls", "config"),
-    [
-        (MambaForCausalLM, MambaConfig(hidden_size=32, num_hidden_layers=2, state_size=4, vocab_size=320)),
-        (BloomForCausalLM, BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=320)),
-    ],
-)
-def test_models_that_cannot_share_pages_run_one_by_one(cls: Any, config: Any) -> None:
-    torch.manual_seed(0)
-    config.eos_token_id = config.pad_token_id = None
-    config.initializer_range = 0.2
-    model = cls(config).eval()
-    engine = engine_for(model, greedy, Options(limits=Limits(max_running=2)))
-    assert isinstance(engine, PlainEngine)
-    sequences = [sequence([5 + number] * (number + 1), 6) for number in range(4)]
-    run_all(engine, sequences)
-    for each in sequences:
-        ids = torch.tensor([each.prompt])
-        out = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False, pad_token_id=0
-        )
-        assert each.generated == out[0, len(each.prompt) :].tolist()
 
 
 def _llama() -> Any:

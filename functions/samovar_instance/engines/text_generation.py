@@ -7,7 +7,6 @@ This module does not know frames, protocols or who calls.
 from __future__ import annotations
 
 import hashlib
-import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -22,17 +21,15 @@ from samovar.torch import load_pretrained
 from samovar.values import require
 from samovar_instance.engines.generation.contract import GenerationEngine, Sequence
 from samovar_instance.engines.generation.draft import DraftModel
-from samovar_instance.engines.generation.engine import Engine, Options
+from samovar_instance.engines.generation.engine import Options
 from samovar_instance.engines.generation.handler import GenerationHandler, end_ids
-from samovar_instance.engines.generation.plain import engine_for
+from samovar_instance.engines.generation.ladder import engine_for
 from samovar_instance.engines.generation.planning import Limits, Planner
 from samovar_instance.engines.generation.sampling import TokenSampler
 from samovar_instance.engines.generation.scheduler import Limits as StepLimits
 from samovar_instance.engines.generation.speculation import PromptLookup, Proposer
 from samovar_instance.engines.generation.step_loop import StepLoop
 from samovar_instance.engines.generation.tools import FORMATS
-
-log = logging.getLogger(__name__)
 
 PrefixSharing = Literal["key", "function", "off"]
 DRAFT_CACHE_SHARE = 4  # the draft model's cache is this much smaller
@@ -42,7 +39,8 @@ class TextGenerator(GenerationHandler):
     """A causal language model of transformers, from a folder. Subclasses set what differs from the defaults.
 
     cache_gib: memory for keys and values. block_tokens: of one block of it. max_running: sequences in one step.
-    max_step_tokens: tokens in one step. max_context: tokens of one request, prompt and answer, None = what model and
+    max_step_tokens: tokens in one step. transposed_gib: float32 weights up to this size are copied on CPUs to lie as
+    products like them, 0 = none. max_context: tokens of one request, prompt and answer, None = what model and
     cache allow. prefix_sharing: whose prompts that begin alike are
     computed once: "key", those of one API key; "function", all; "off", nobody's. tool_format: "hermes", "llama3" or
     "mistral", "" = as the chat template says. Precision and speculation are options of the function.
@@ -52,6 +50,7 @@ class TextGenerator(GenerationHandler):
     block_tokens: ClassVar[int] = 4
     max_running: ClassVar[int] = 64
     max_step_tokens: ClassVar[int] = 256
+    transposed_gib: ClassVar[float] = 2.0
     max_context: ClassVar[int | None] = None
     prefix_sharing: ClassVar[PrefixSharing] = "key"
     tool_format: ClassVar[str] = ""
@@ -82,6 +81,7 @@ class TextGenerator(GenerationHandler):
             block_tokens=self.block_tokens,
             shares_prefixes=self.prefix_sharing != "off",
             limits=StepLimits(max_running=self.max_running, max_step_tokens=self.max_step_tokens),
+            max_transposed_bytes=int(self.transposed_gib * (1 << 30)),
         )
         speculation = self._speculation
         if speculation is None:
@@ -92,10 +92,7 @@ class TextGenerator(GenerationHandler):
             min_gain=speculation.min_gain,
             max_loss=speculation.max_loss,
         )
-        engine = engine_for(model, TokenSampler(), options, self._proposer(model, speculation, draft))
-        if not isinstance(engine, Engine):
-            log.warning("speculation is declared, and the engine that this model needs makes no drafts")
-        return engine
+        return engine_for(model, TokenSampler(), options, self._proposer(model, speculation, draft))
 
     def _proposer(self, model: Any, speculation: Speculation, draft: Any) -> Proposer:
         if draft is not None:

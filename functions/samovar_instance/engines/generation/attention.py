@@ -63,9 +63,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Takes a step's place to learn what the layers store: attention is plain and causal."""
+    """Takes a step's place to learn what the layers store, and their windows: attention is plain and causal."""
 
     shapes: dict[int, LayerShape] = field(default_factory=dict)
+    windows: set[int | None] = field(default_factory=set)
 
 
 def paged_attention(
@@ -77,6 +78,7 @@ def paged_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **keywords: Any,
 ) -> tuple[Tensor, None]:
     """Attend for one layer; what was registered as NAME.
@@ -84,14 +86,16 @@ def paged_attention(
     Args:
         query: [1, heads, tokens, dim]; key, value: [1, key heads, tokens, dim], of this step's tokens.
         attention_mask: None. scaling, softcap: of scores. sliding_window: tokens a row sees, itself included.
+        s_aux: [heads], sinks: scores that take part in the softmax and give nothing.
         keywords: KEYWORD, the Step; a Probe or nothing, if all tokens are one sequence without a past.
     Returns: [1, tokens, heads, dim], and no weights.
     """
     step: Step | Probe = keywords.get(KEYWORD) or Probe()
     layer: int = cast(Any, module).layer_idx
-    rule = _Rule(scaling, sliding_window, softcap)
+    rule = _Rule(scaling, sliding_window, softcap, s_aux)
     if isinstance(step, Probe):
         step.shapes[layer] = LayerShape(key.shape[1], key.shape[3], value.shape[3], key.dtype)
+        step.windows.add(sliding_window)
         lengths = torch.arange(1, query.shape[2] + 1, device=query.device)
         return _chunk(Part(slice(None), None, lengths), rule, query, key, value).transpose(1, 2), None
     cache = step.layers[layer]
@@ -116,16 +120,43 @@ class _Rule:
     scaling: float | None
     window: int | None
     softcap: float | None
+    sinks: Tensor | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each row sees all before it, by scores as they are."""
+        return self.window is None and self.softcap is None and self.sinks is None
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """Return what queries see; mask None: all is causal, and query and key are the same tokens."""
-        if self.softcap is not None and mask is not None:
+        if mask is not None and (self.softcap is not None or self.sinks is not None):
+            key, value = _repeated(key, query.shape[1]), _repeated(value, query.shape[1])
             scores = query @ key.transpose(2, 3) * (self.scaling or query.shape[-1] ** -0.5)
-            scores = torch.tanh(scores / self.softcap) * self.softcap + mask
-            return scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value
+            if self.softcap is not None:
+                scores = torch.tanh(scores / self.softcap) * self.softcap
+            return self._weights(scores + mask).to(value.dtype) @ value
         return functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=mask is None, scale=self.scaling
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=self.scaling,
+            enable_gqa=query.shape[1] != key.shape[1],
         )
+
+    def _weights(self, scores: Tensor) -> Tensor:
+        """Return the softmax of scores, [.., heads, .., rows, keys] float32, with a sink of each head beside them."""
+        if self.sinks is None:
+            return scores.softmax(-1, dtype=torch.float32)
+        sinks = self.sinks.view(1, scores.shape[1], -1, 1).to(scores.dtype).expand(*scores.shape[:-1], 1)
+        return torch.cat([scores, sinks], dim=-1).softmax(-1, dtype=torch.float32)[..., :-1]
+
+
+def _repeated(heads: Tensor, num_heads: int) -> Tensor:
+    """Return keys or values, [.., heads, tokens, dim], once for each query head that uses them."""
+    groups = num_heads // heads.shape[1]
+    return heads.repeat_interleave(groups, 1) if groups > 1 else heads
 
 
 def _decode(part: Part, rule: _Rule, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -138,10 +169,7 @@ def _decode(part: Part, rule: _Rule, query: Tensor, key: Tensor, value: Tensor) 
 
 def _chunk(part: Part, rule: _Rule, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Many queries of one sequence, [1, heads, rows, dim] → the same."""
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    is_plain = part.blocks is None and rule.window is None and rule.softcap is None
+    is_plain = part.blocks is None and rule.is_plain
     return rule.attend(query, key, value, None if is_plain else part.mask(key.shape[2], rule.window, query.dtype))
 
 

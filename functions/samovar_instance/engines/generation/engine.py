@@ -63,6 +63,10 @@ class StepRunner(Protocol):
     num_vocabulary: int
 
     @property
+    def manner(self) -> str:
+        """How it runs, in words."""
+
+    @property
     def token_bytes(self) -> int:
         """Bytes that a token takes, at least 1."""
 
@@ -114,6 +118,11 @@ class Engine:
         max_context_tokens = min(num_blocks * size, context)
         self._register = Register(self._runner.num_vocabulary, max_context_tokens, self._leave)
         self._num_cached_tokens = 0
+
+    @property
+    def manner(self) -> str:
+        """How the model runs, in words."""
+        return self._runner.manner
 
     @property
     def max_context_tokens(self) -> int:

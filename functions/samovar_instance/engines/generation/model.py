@@ -54,6 +54,11 @@ class Runner:
             ) from error
 
     @property
+    def manner(self) -> str:
+        """How it runs, in words."""
+        return "in batches over pages"
+
+    @property
     def token_bytes(self) -> int:
         """Bytes that the cache takes per token."""
         return sum(shape.token_bytes for shape in self.shapes.values())
@@ -114,6 +119,8 @@ class Runner:
         self.shapes = probe.shapes
         if not probe.shapes:
             raise Unsupported("its layers do not ask the registry for attention")
+        if _has_windows(self.model) and probe.windows == {None}:
+            raise Unsupported("its layers have a window and do not say so")
         self.allocate(2 * TRIAL_TOKENS, 1)
         chunked = Run(_NOBODY, tokens.tolist(), BlockTable([*range(TRIAL_TOKENS)]))
         decoded = Run(_NOBODY, tokens.tolist(), BlockTable([*range(2 * TRIAL_TOKENS - 1, last, -1)]))
@@ -121,7 +128,7 @@ class Runner:
         paged = self.forward([Segment(chunked, 8, last - 8, 1), Segment(decoded, last, 1, 1)])
         self._layers = {}
         error = float((paged - plain).abs().max() / plain.std())
-        if error > _tolerance(self.model):
+        if error > tolerance(self.model):
             raise Unsupported(f"its logits over pages differ from its own by {error:.2g} of their spread")
         return probe.shapes
 
@@ -129,8 +136,15 @@ class Runner:
 _NOBODY = Sequence(prompt=[], max_tokens=1, sampling=None, listener=None)  # type: ignore[arg-type]
 
 
-def _tolerance(model: Any) -> float:
-    """Return how far logits may be off: models in few bits round by whatever else is in the step."""
+def _has_windows(model: Any) -> bool:
+    """Return whether layers see the last tokens only, which prompts of a trial may be too short to show."""
+    config = model.config.get_text_config()
+    types = getattr(config, "layer_types", None) or ["sliding_attention"]
+    return bool(getattr(config, "sliding_window", None)) and "sliding_attention" in types
+
+
+def tolerance(model: Any) -> float:
+    """Return how far logits may be off, in their spreads: models in few bits round by whatever else is in the step."""
     is_quantized = any(type(module).__module__.startswith(("torch.ao", "torchao")) for module in model.modules())
     if is_quantized:
         return float("inf")
