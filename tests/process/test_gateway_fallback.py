@@ -318,7 +318,7 @@ def test_who_leaves_takes_the_fallback_along(gateway: Gateway, name: str) -> Non
     served(gateway, f"{name}-slow")
     served(gateway, name, fallback=Fallback(function=f"{name}-slow"))
     with gateway.connect() as connection:
-        connection.sendall(gateway.raw(name, json.dumps({"fail_on": f"{name}@1", "sleep_s": 1.0}).encode()))
+        connection.sendall(gateway.raw(name, json.dumps({"fail_on": f"{name}@1", "sleep_s": 3.0}).encode()))
         wait_until(lambda: counted(gateway, "samovar_running", f"{name}-slow") == 1)
     wait_until(lambda: counted(gateway, "samovar_calls_total", f"{name}-slow", code="cancelled") == 1)
 
@@ -376,7 +376,7 @@ def test_identical_calls_in_flight_are_computed_once(gateway: Gateway, name: str
 
 def test_a_leader_that_leaves_hands_over(gateway: Gateway, name: str) -> None:
     served(gateway, name, cache=Cache(ttl_s=60))
-    body = {"sleep_s": 1.0}
+    body = {"sleep_s": 3.0}
     with ThreadPoolExecutor(3) as pool:
         with gateway.connect() as leader:
             leader.sendall(gateway.raw(name, json.dumps(body).encode()))
@@ -393,7 +393,7 @@ def test_a_leader_that_leaves_hands_over(gateway: Gateway, name: str) -> None:
 def test_a_failure_is_everybodys_and_each_falls_back(gateway: Gateway, name: str) -> None:
     served(gateway, name, cache=Cache(ttl_s=60), fallback=Fallback(value="tea"))
     with ThreadPoolExecutor(4) as pool:
-        answers = [*pool.map(lambda _: gateway.invoke(name, {"sleep_s": 0.5, "fail": "no"}), range(4))]
+        answers = [*pool.map(lambda _: gateway.invoke(name, {"sleep_s": 2.0, "fail": "no"}), range(4))]
     assert [answer.json() for answer in answers] == ["tea"] * 4
     assert counted(gateway, "samovar_calls_total", name) == 1
 

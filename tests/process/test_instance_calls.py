@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import Any
 
 import pytest
 
 from samovar import wire
+from samovar.spec import Limits
 from samovar_instance.server import EXIT_OVERRUN
 from support.instance_driver import FUNCTIONS, Zygote
 
 pytestmark = pytest.mark.process
+
+LONG_GRACE = Limits(overrun_grace_s=20.0)
 
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["unix", "tcp"])
@@ -72,7 +74,7 @@ def test_ten_megabytes_come_back_whole(zygote: Zygote) -> None:
 def test_a_full_instance_is_busy_at_once(zygote: Zygote) -> None:
     instance = zygote.start(FUNCTIONS / "misbehaves")
     caller = instance.connect()
-    running = caller.invoke({"deed": "sleep", "amount": 1.0})
+    running = caller.invoke({"deed": "sleep", "amount": 2.0})
     calls = [caller.invoke({"deed": "nothing"}) for _ in range(wire.MAX_PIPELINED + 3)]
     busy = [caller.expect(wire.Busy) for _ in range(3)]
     assert [frame.id for frame in busy] == calls[-3:], "the last ones, and before anything ended"
@@ -86,10 +88,8 @@ def test_a_deadline_in_the_queue_is_told_when_it_passes_and_nothing_is_started(z
     caller = instance.connect()
     running = caller.invoke({"deed": "sleep", "amount": 2.0}, notify_start=True)
     caller.expect(wire.Started)
-    sent_s = time.monotonic()
     waiting = caller.invoke({"deed": "print"}, timeout_ms=100)
-    failure = caller.expect(wire.Failure)
-    assert time.monotonic() - sent_s < 1.5, "it did not wait for the running call"
+    failure = caller.expect(wire.Failure)  # before the running call has ended
     assert (failure.id, failure.code, failure.extra["phase"], failure.started) == (
         waiting,
         "deadline_exceeded",
@@ -101,9 +101,9 @@ def test_a_deadline_in_the_queue_is_told_when_it_passes_and_nothing_is_started(z
 
 
 def test_a_call_that_overruns_keeps_its_slot_until_it_stops(zygote: Zygote) -> None:
-    instance = zygote.start(FUNCTIONS / "misbehaves")
+    instance = zygote.start(FUNCTIONS / "misbehaves", limits=LONG_GRACE)
     caller = instance.connect()
-    late = caller.invoke({"deed": "sleep", "amount": 0.25}, timeout_ms=100, notify_start=True)
+    late = caller.invoke({"deed": "sleep", "amount": 1.5}, timeout_ms=100, notify_start=True)
     caller.expect(wire.Started)
     other = caller.invoke({"deed": "nothing"})
     ends = caller.answers(2)
@@ -155,9 +155,9 @@ def test_a_senseless_deadline_harms_nobody(zygote: Zygote, timeout_ms: float) ->
 
 
 def test_cancel_in_the_queue_and_while_running(zygote: Zygote) -> None:
-    instance = zygote.start(FUNCTIONS / "misbehaves")
+    instance = zygote.start(FUNCTIONS / "misbehaves", limits=LONG_GRACE)
     caller = instance.connect()
-    running = caller.invoke({"deed": "sleep", "amount": 0.4}, notify_start=True)
+    running = caller.invoke({"deed": "sleep", "amount": 1.5}, notify_start=True)
     caller.expect(wire.Started)
     waiting = caller.invoke({"deed": "print"})
     caller.send(wire.Cancel(waiting), wire.Cancel(running), wire.Cancel(999_999))
@@ -169,9 +169,9 @@ def test_cancel_in_the_queue_and_while_running(zygote: Zygote) -> None:
 
 
 def test_calls_of_a_caller_that_vanished_are_not_run(zygote: Zygote) -> None:
-    instance = zygote.start(FUNCTIONS / "misbehaves")
+    instance = zygote.start(FUNCTIONS / "misbehaves", limits=LONG_GRACE)
     gone, other = instance.connect(), instance.connect()
-    gone.invoke({"deed": "sleep", "amount": 0.3}, notify_start=True)
+    gone.invoke({"deed": "sleep", "amount": 1.5}, notify_start=True)
     gone.expect(wire.Started)
     gone.invoke({"deed": "print"})
     gone.close()

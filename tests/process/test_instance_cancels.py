@@ -14,7 +14,7 @@ from support.instance_driver import FUNCTIONS, Caller, Zygote
 
 pytestmark = pytest.mark.process
 
-SHORT_GRACE = Limits(overrun_grace_s=0.1)
+SHORT_GRACE, LONG_GRACE = Limits(overrun_grace_s=0.1), Limits(overrun_grace_s=20.0)
 
 
 def start(caller: Caller, body: object) -> int:
@@ -41,9 +41,9 @@ def test_sync_code_whose_caller_left_is_ended_after_the_grace(zygote: Zygote) ->
 
 
 def test_sync_code_that_ends_within_the_grace_keeps_its_process(zygote: Zygote) -> None:
-    instance = zygote.start(FUNCTIONS / "hangs")
+    instance = zygote.start(FUNCTIONS / "hangs", limits=LONG_GRACE)
     caller = instance.connect()
-    left = start(caller, {"sleep_s": 0.1})
+    left = start(caller, {"sleep_s": 1.5})
     caller.send(wire.Cancel(left))
     assert caller.expect(wire.Failure).code == "cancelled"
     assert caller.call({"sleep_s": 0}) == "awake"
@@ -52,7 +52,7 @@ def test_sync_code_that_ends_within_the_grace_keeps_its_process(zygote: Zygote) 
 def test_a_gateway_that_dies_takes_no_busy_instance_with_it(zygote: Zygote) -> None:
     instance = zygote.start(FUNCTIONS / "hangs", limits=SHORT_GRACE)
     gone, other = instance.connect(), instance.connect()
-    start(gone, {"sleep_s": 0.6})
+    start(gone, {"sleep_s": 1.5})
     gone.close()
     assert other.call({"sleep_s": 0}) == "awake"
 
@@ -60,7 +60,7 @@ def test_a_gateway_that_dies_takes_no_busy_instance_with_it(zygote: Zygote) -> N
 def test_a_call_that_is_only_to_be_withdrawn_goes_on_once_it_runs(zygote: Zygote) -> None:
     instance = zygote.start(FUNCTIONS / "hangs")
     caller = instance.connect()
-    running = start(caller, {"sleep_s": 0.4})
+    running = start(caller, {"sleep_s": 1.5})
     waiting = caller.invoke({"sleep_s": 0})
     caller.send(wire.Cancel(running, if_waiting=True), wire.Cancel(waiting, if_waiting=True))
     ends = caller.answers(2)
@@ -70,7 +70,7 @@ def test_a_call_that_is_only_to_be_withdrawn_goes_on_once_it_runs(zygote: Zygote
 
 def test_a_patient_cancel_ends_no_process(zygote: Zygote) -> None:
     caller = zygote.start(FUNCTIONS / "hangs", limits=SHORT_GRACE).connect()
-    spare = start(caller, {"sleep_s": 0.6})
+    spare = start(caller, {"sleep_s": 1.5})
     caller.send(wire.Cancel(spare, patient=True))
     assert caller.expect(wire.Failure).code == "cancelled"
     assert caller.call({"sleep_s": 0}) == "awake"

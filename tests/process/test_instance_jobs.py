@@ -27,10 +27,12 @@ def run(caller: Caller, body: object, job: wire.JobTag | None = JOB, **options: 
 
 def test_a_handler_sees_the_job_it_works_on_and_an_invocation_is_none(zygote: Zygote) -> None:
     caller = zygote.start(FUNCTIONS / "works").connect()
-    _, end = run(caller, {"deed": "facts"}, timeout_ms=20_000, request_id="r-9")
-    assert msgspec.json.decode(end.body) == ["tea-1", 2, 7, "r-9", 20, False]
-    _, end = run(caller, {"deed": "facts"}, None, timeout_ms=20_000)
-    assert msgspec.json.decode(end.body) == ["", 1, 0, "", 20, False]
+    _, end = run(caller, {"deed": "facts"}, timeout_ms=200_000, request_id="r-9")
+    *facts, remaining_s, is_cancelled = msgspec.json.decode(end.body)
+    assert (facts, is_cancelled) == (["tea-1", 2, 7, "r-9"], False) and 100 < remaining_s <= 200
+    _, end = run(caller, {"deed": "facts"}, None, timeout_ms=200_000)
+    *facts, remaining_s, is_cancelled = msgspec.json.decode(end.body)
+    assert (facts, is_cancelled) == (["", 1, 0, ""], False) and 100 < remaining_s <= 200
 
 
 def test_of_much_progress_a_little_is_sent_and_always_the_last(zygote: Zygote) -> None:
@@ -49,7 +51,7 @@ def test_log_lines_go_to_the_events_and_to_the_log_within_bounds(zygote: Zygote)
     said, _ = run(instance.connect(), {"deed": "logs", "num": 500})
     lines = [frame.line for frame in said]
     assert lines[0].startswith("line 0 éé") and len(lines[0].encode()) <= 8192
-    assert lines[1] == "line 1 " and 100 < len(lines) <= 202, "a hundred a second, and a word on the others"
+    assert lines[1] == "line 1 " and 100 < len(lines) < 450, "a hundred a second, and a word on the others"
     num_lost = sum(int(line.split()[1]) for line in lines if line.startswith("[samovar]"))
     num_kept = sum(line.startswith("line") for line in lines)
     assert num_lost + num_kept == 500

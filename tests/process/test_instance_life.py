@@ -135,7 +135,7 @@ def test_layers_come_before_site_packages_and_the_first_wins(zygote: Zygote, tmp
 def test_sigterm_drains_although_the_handler_is_busy(zygote: Zygote) -> None:
     instance = zygote.start(FUNCTIONS / "misbehaves")
     caller = instance.connect()
-    running = caller.invoke({"deed": "sleep", "amount": 0.5}, notify_start=True)
+    running = caller.invoke({"deed": "sleep", "amount": 2.0}, notify_start=True)
     waiting = caller.invoke({"deed": "nothing"})
     assert caller.expect(wire.Started).id == running
     os.kill(instance.pid, signal.SIGTERM)
@@ -150,7 +150,7 @@ def test_sigterm_drains_although_the_handler_is_busy(zygote: Zygote) -> None:
 def test_drain_if_idle_leaves_a_busy_instance_alone(zygote: Zygote) -> None:
     instance = zygote.start(FUNCTIONS / "misbehaves")
     caller = instance.connect()
-    caller.invoke({"deed": "sleep", "amount": 0.3}, notify_start=True)
+    caller.invoke({"deed": "sleep", "amount": 1.5}, notify_start=True)
     caller.expect(wire.Started)
     instance.control().send(wire.Drain(5, if_idle=True))
     assert instance.control().expect(wire.Stats).in_flight == 1

@@ -126,9 +126,9 @@ async def test_rate_limits_hold_jobs_back_and_cost_no_attempt(bench: Bench) -> N
     bench.start_worker()
     records = await bench.ended(await bench.submit(bodies=[{"x": [1]}] * 20))
     assert {(record.state, record.attempt) for record in records} == {(JobState.FINISHED, 1)}
-    assert max(r.ended_at_s for r in records) - min(r.ended_at_s for r in records) >= 10 / 20
     assert {record.token for record in records} == {1}, "none was taken before it could run"
     started = [record.started_at_s for record in records]
+    assert started[-1] - started[0] >= 10 / 20
     assert started == sorted(started), "in the order of submission"
 
 
@@ -138,8 +138,8 @@ async def test_caps_hold_over_all_workers(bench: Bench) -> None:
     bench.start_worker()
     bench.start_worker()
     ids = [
-        *await bench.submit(bodies=[{"sleep_s": 0.05}] * 20),
-        *await bench.submit(bodies=[{"sleep_s": 0.05}] * 20, key_id="k2"),
+        *await bench.submit(bodies=[{"sleep_s": 0.3}] * 10),
+        *await bench.submit(bodies=[{"sleep_s": 0.3}] * 10, key_id="k2"),
     ]
     peaks = [0, 0]
 
@@ -174,7 +174,7 @@ async def test_a_worker_that_is_told_to_stop_finishes_what_runs(bench: Bench) ->
     echo = bench.deploy()
     bench.start_instance(echo.ref)
     worker = bench.start_worker()
-    running, queued = await bench.submit(bodies=[{"sleep_s": 1.0}, {"x": [1]}])
+    running, queued = await bench.submit(bodies=[{"sleep_s": 4.0}, {"x": [1]}])
     await bench.in_state(running, "started")
     worker.send(signal.SIGTERM)
     assert worker.process.wait(60) == 0, worker.log
@@ -203,7 +203,7 @@ async def test_the_jobs_of_a_killed_worker_run_elsewhere(bench: Bench) -> None:
     echo = bench.deploy()
     bench.start_instance(echo.ref, concurrency=2)
     worker = bench.start_worker()
-    (job,) = await bench.submit(bodies=[{"sleep_s": 2.0}])
+    (job,) = await bench.submit(bodies=[{"sleep_s": 4.0}])
     await bench.in_state(job, "started")
     worker.process.kill()
     bench.start_worker()
@@ -216,7 +216,7 @@ async def test_a_worker_that_was_given_up_commits_nothing_and_comes_back(bench: 
     echo = bench.deploy()
     bench.start_instance(echo.ref, concurrency=2)
     zombie = bench.start_worker()
-    (job,) = await bench.submit(bodies=[{"sleep_s": 1.0}])
+    (job,) = await bench.submit(bodies=[{"sleep_s": 4.0}])
     await bench.in_state(job, "started")
     zombie.send(signal.SIGSTOP)
     helper = bench.start_worker()

@@ -18,7 +18,7 @@ def batched(x: list[float]) -> list[float | Exception]:
     if -1 in x:
         raise ValueError("cannot take the root of -1")
     if 0.5 in x:
-        time.sleep(0.3)
+        time.sleep(1.0)
     if -3 in x:
         return []
     return [ValueError("minus two") if value == -2 else math.sqrt(value) for value in x]

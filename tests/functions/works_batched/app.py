@@ -12,7 +12,7 @@ import samovar as sv
 def works_batched(text: list[str], contexts: list[sv.Context]) -> list[str]:
     """Says with whom each was run; "slow" takes a while."""
     if "slow" in text:
-        time.sleep(0.4)
+        time.sleep(1.0)
     for own, context in zip(text, contexts, strict=True):
         context.log(f"{own} with {len(text)}")
     return [f"{context.job_id}:{'+'.join(text)}" for context in contexts]
