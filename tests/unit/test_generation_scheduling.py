@@ -270,7 +270,7 @@ def test_what_is_forgotten_is_not_found() -> None:
     [
         (0, 1, 256),  # nobody is made to wait
         (16, 1, 48 + 2 * 16),  # one that arrives among sixteen: their share is bounded
-        (4, 11, 48 + 2 * 4 + 16 * 10),  # more wait than are answered: the batch is to fill
+        (4, 6, 48 + 2 * 4 + 32 * 5),  # more wait than are answered: the batch is to fill
         (4, 60, 256),
     ],
 )

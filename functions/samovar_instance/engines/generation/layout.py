@@ -4,18 +4,30 @@
     decodes  in groups of like length: what is gathered fits a core's cache, and little of it is padding
 
 Measured on one AVX-512 core (MKL, fp32): gathering 32 sequences of 200-640 tokens as one batch took 4 times as long as
-in groups; a product of 5 to 15 rows takes longer than one of 16. This module knows no tensors or models.
+in groups; a product of some rows takes longer than one of 16 (`Padding`). This module knows no tensors or models.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Row
+from dataclasses import dataclass
 
 from samovar_instance.engines.generation.scheduler import Segment
 
 MAX_GROUP_TOKENS = 2048
 MAX_GROUP_STRETCH = 1.5  # longest over shortest of a group
-PADDED_ROWS = range(5, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Numbers of rows that are padded to the end of their range, because a product of so many rows is faster: of the
+    layers' products, and of the logits'."""
+
+    rows: range = range(9, 16)
+    logits: range = range(7, 16)
+
+
+NO_PADDING = Padding(range(0), range(0))
 
 
 class Layout:
@@ -27,7 +39,7 @@ class Layout:
     sequences start at 1.
     """
 
-    def __init__(self, segments: Row[Segment], block_tokens: int, *, pads: bool) -> None:
+    def __init__(self, segments: Row[Segment], block_tokens: int, padding: Padding) -> None:
         self.tokens: list[int] = []
         self.positions: list[int] = []
         self.slots: list[int] = []
@@ -44,8 +56,7 @@ class Layout:
             self.logit_rows += range(end - segment.num_logits, end)
         self.num_logits = len(self.logit_rows)
         self.decodes = _groups([segment for segment in ordered if segment.count == 1], block_tokens)
-        if pads:
-            self._pad()
+        self._pad(padding)
 
     def _append(self, segment: Segment) -> None:
         first, size = len(self.tokens), self._block_tokens
@@ -57,14 +68,14 @@ class Layout:
         if segment.count > 1:
             self.chunks.append((slice(first, len(self.tokens)), table if segment.start else []))
 
-    def _pad(self) -> None:
+    def _pad(self, padding: Padding) -> None:
         num_rows = len(self.tokens)
-        if num_rows in PADDED_ROWS:
-            num_more = PADDED_ROWS.stop - num_rows
+        if num_rows in padding.rows:
+            num_more = padding.rows.stop - num_rows
             for row in (self.tokens, self.positions, self.slots):
                 row += [0] * num_more
-        if self.num_logits in PADDED_ROWS:
-            self.logit_rows += self.logit_rows[:1] * (PADDED_ROWS.stop - self.num_logits)
+        if self.num_logits in padding.logits:
+            self.logit_rows += self.logit_rows[:1] * (padding.logits.stop - self.num_logits)
 
 
 def _groups(decodes: Row[Segment], block_tokens: int) -> list[tuple[slice, list[list[int]]]]:

@@ -18,8 +18,9 @@ from samovar_instance.engines.generation.attention import Part, Probe, Step
 from samovar_instance.engines.generation.blocks import BlockTable
 from samovar_instance.engines.generation.cache import LayerCache, LayerShape, allocate
 from samovar_instance.engines.generation.contract import Sequence
-from samovar_instance.engines.generation.layout import Layout
+from samovar_instance.engines.generation.layout import NO_PADDING, Layout, Padding
 from samovar_instance.engines.generation.scheduler import Run, Segment
+from samovar_instance.engines.generation.weights import transpose
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 TRIAL_TOKENS = 24
@@ -34,12 +35,17 @@ class Unsupported(Exception):
 class Runner:
     """A model and its cache. `allocate` comes before `forward`."""
 
-    def __init__(self, model: Any) -> None:
-        """Take the model over: it attends over pages from now on. Raises: Unsupported, the model as it was."""
+    def __init__(self, model: Any, max_transposed_bytes: int = 0) -> None:
+        """Take the model over: it attends over pages from now on. Raises: Unsupported, the model as it was.
+
+        max_transposed_bytes: of weights that may be copied, once there is a cache; see `weights.py`.
+        """
         self.model = model
         self.device = str(model.device)
         self.num_vocabulary: int = model.get_input_embeddings().num_embeddings
         self._block_tokens = 0
+        self._max_transposed_bytes = 0  # a model that is tried stays as it is
+        self._padding = Padding() if self.device == "cpu" else NO_PADDING
         self._layers: dict[int, LayerCache] = {}
         unknown = set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - LAYER_TYPES
         if unknown or model.config.is_encoder_decoder:
@@ -52,6 +58,7 @@ class Runner:
             raise (
                 error if isinstance(error, Unsupported) else Unsupported(f"{type(error).__name__}: {error}")
             ) from error
+        self._max_transposed_bytes = max_transposed_bytes
 
     @property
     def manner(self) -> str:
@@ -64,9 +71,11 @@ class Runner:
         return sum(shape.token_bytes for shape in self.shapes.values())
 
     def allocate(self, num_blocks: int, block_tokens: int) -> None:
-        """Make the cache."""
+        """Make the cache; then, where memory is left, let the weights lie as products like them."""
         self._block_tokens = block_tokens
         self._layers = allocate(self.shapes, num_blocks + 1, block_tokens, self.device)  # one for what is padded
+        if self.device == "cpu" and transpose(self.model, self._max_transposed_bytes):
+            self._padding = Padding(rows=NO_PADDING.rows)
 
     @torch.inference_mode()
     def forward(self, segments: Row[Segment]) -> Tensor:
@@ -76,7 +85,7 @@ class Runner:
             segments: in any order; blocks for their tokens are in their tables.
         Returns: float32 [rows, vocabulary], the last `num_logits` rows of each segment, in order.
         """
-        layout = Layout(segments, self._block_tokens, pads=self.device == "cpu")
+        layout = Layout(segments, self._block_tokens, self._padding)
         ids = partial(torch.tensor, dtype=torch.int64, device=self.device)
         lengths = ids(layout.positions) + 1
         step = Step(

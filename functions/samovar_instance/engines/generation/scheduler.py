@@ -42,7 +42,7 @@ class Limits:
     max_step_tokens: int = 256
     chunk_tokens: int = 48
     chunk_per_decode: int = 2
-    chunk_per_prompt: int = 16
+    chunk_per_prompt: int = 32
     growth_tokens: int = 16
 
     def prompt_budget(self, num_decodes: int, num_prompts: int) -> int:
