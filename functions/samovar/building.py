@@ -2,6 +2,8 @@
 
     cache/samovar/builds/<digest>/built.json, .samovar/…      by code, weights, options and torch: a deploy without
                                                               changes builds nothing
+    cache/samovar/layers/<digest>                             packages that its precision needs and that are not here:
+                                                              for the build alone, as instances get them in a layer
 
 This module does not know torch, uploads or how it is shown.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,9 +24,10 @@ from typing import Any
 
 import msgspec
 
-from samovar.acceleration.options import FOLDER, Acceleration, Built
+from samovar.acceleration.options import FOLDER, Acceleration, Built, requirements
 from samovar.bundle import SourceFile, cache_folder
-from samovar.errors import DeployRefused
+from samovar.errors import DeployRefused, LoadFailed
+from samovar.layers import Layers, canonical
 from samovar.spec import Manifest
 
 BUILD_TIMEOUT_S = 1800.0
@@ -72,7 +76,12 @@ def _keep(made: Path, report: bytes, folder: Path) -> None:
 
 def _run(manifest: Manifest, root: Path, weights: Path) -> bytes:
     """Return the report of the build. Raises: DeployRefused."""
-    task = {"manifest": msgspec.to_builtins(manifest), "code": str(root), "weights": str(weights)}
+    task = {
+        "manifest": msgspec.to_builtins(manifest),
+        "code": str(root),
+        "weights": str(weights),
+        "layers": _layers(manifest),
+    }
     environment = {key: value for key, value in os.environ.items() if key != "SAMOVAR_API_KEY"}
     try:
         done = subprocess.run(
@@ -88,6 +97,31 @@ def _run(manifest: Manifest, root: Path, weights: Path) -> bytes:
     if done.returncode == 0:
         return done.stdout
     raise _refusal(done.stdout, done.returncode)
+
+
+def _layers(manifest: Manifest) -> list[str]:
+    """Return the folders of packages that the version's precision needs and this environment lacks, installed now.
+
+    What an engine or a compiler needs is not installed: it has to fit what else is on this machine.
+    Raises: DeployRefused with what pip said and what to type.
+    """
+    if manifest.acceleration.is_built:
+        return []
+    missing = [each for each in requirements(manifest.acceleration, manifest.resources.gpus) if not _is_here(each)]
+    if not missing:
+        return []
+    try:
+        return [Layers(cache_folder() / "layers", BUILD_TIMEOUT_S).ensure(missing).folder]
+    except LoadFailed as failed:
+        typed = " ".join(f"'{each}'" for each in missing)
+        raise DeployRefused(
+            f"its precision is measured here and needs {', '.join(missing)}: {failed.detail}; try: pip install {typed}"
+        ) from failed
+
+
+def _is_here(requirement: str) -> bool:
+    name = canonical(re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0])
+    return any(True for _ in metadata.distributions(name=name))
 
 
 def _refusal(said: bytes, returncode: int) -> DeployRefused:

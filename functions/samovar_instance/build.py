@@ -31,11 +31,13 @@ NUM_TIMED = 7
 
 
 class Task(Struct, frozen=True, kw_only=True):
-    """weights: a folder with the version's weight files as `load` finds them; what is built goes into it, too."""
+    """weights: a folder with the version's weight files as `load` finds them; what is built goes into it, too. layers:
+    folders of packages."""
 
     manifest: Manifest
     code: str
     weights: str
+    layers: list[str] = msgspec.field(default_factory=list)
 
 
 def build(task: Task) -> Built:
@@ -71,14 +73,14 @@ def _loaded(task: Task, device: str, mode: Mode, built: Built | None = None) -> 
     """Load the version in one mode. Raises: DeployRefused with file and line of what raised."""
     session = Session(task.manifest.acceleration, mode, Path(task.weights) / FOLDER, kind=built.kind if built else None)
     try:
-        return loader.load(task.manifest, task.code, [], task.weights, device, warm=False, session=session)
+        return loader.load(task.manifest, task.code, task.layers, task.weights, device, warm=False, session=session)
     except BootError as error:
         raise DeployRefused(str(error), file=error.file, line=error.line) from error
 
 
 def _write_models(task: Task, device: str, folder: Path) -> None:
     session = Session(task.manifest.acceleration, "record", folder)
-    loaded = loader.load(task.manifest, task.code, [], task.weights, device, warm=False, session=session)
+    loaded = loader.load(task.manifest, task.code, task.layers, task.weights, device, warm=False, session=session)
     loader.answer_example(loaded)
     recorders = [model for model in session.models if isinstance(model, Recorder)]
     if not any(recorder.call is not None for recorder in recorders):

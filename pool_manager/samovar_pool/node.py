@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from samovar.errors import Conflict
+from samovar.layers import Layers
 from samovar_pool import topology
 from samovar_pool.adopt import adopt, adopt_zygotes
 from samovar_pool.backends.local import LocalBackend
@@ -26,7 +27,6 @@ from samovar_pool.devices import find_devices
 from samovar_pool.index import keep_index
 from samovar_pool.job_backlog import JobBacklog
 from samovar_pool.knowledge import Knowledge
-from samovar_pool.layers import Layers
 from samovar_pool.leader import Lease, NodeLock
 from samovar_pool.logs import LogShipper
 from samovar_pool.manager import Manager

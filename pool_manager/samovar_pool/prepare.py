@@ -13,9 +13,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from samovar.errors import SamovarError
+from samovar.layers import Layer, Layers
 from samovar_pool.backends.base import BootError
 from samovar_pool.backends.sandbox import network_environment, packages_of
-from samovar_pool.layers import Layer, Layers
 from samovar_pool.model import BASE_ENVIRONMENT
 from samovar_pool.versions import Version
 from samovar_storage.cache import LocalVersion, NodeCache

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import redis.asyncio as redis_async
 
+from samovar.layers import Layers
 from samovar.lifecycle import State
 from samovar.spec import BlobRef, Manifest, Route, Scaling
 from samovar_pool import reconciler
@@ -17,7 +18,6 @@ from samovar_pool.backends.rundir import RunDir
 from samovar_pool.backends.sandbox import Sandboxing, Uids
 from samovar_pool.job_backlog import JobBacklog
 from samovar_pool.knowledge import Knowledge
-from samovar_pool.layers import Layers
 from samovar_pool.manager import Manager
 from samovar_pool.observer import Observer
 from samovar_pool.prepare import Preparer

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from samovar import layers
 from samovar.errors import ConfigError
 from samovar.lifecycle import State
 from samovar.spec import BlobRef, FileRef, Manifest, Resources, Route, Scaling
-from samovar_pool import layers, logs, preload, signals
+from samovar_pool import logs, preload, signals
 from samovar_pool.backends import procfs
 from samovar_pool.backends.rundir import Note, RunDir
 from samovar_pool.backends.zygote import clean_environment

@@ -9,6 +9,7 @@ Source: measured per method on MiniLM and SmolLM2 (docs/acceleration.md). This m
 
 from __future__ import annotations
 
+import logging
 import warnings
 from typing import Any
 
@@ -34,6 +35,7 @@ def quantized(model: Any, device: str, precision: str) -> Any:
 
 
 def _torchao(model: Any, precision: str) -> None:
+    logging.getLogger("torchao").setLevel(logging.ERROR)  # it warns of every kernel for a device that is not here
     try:
         from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
     except ImportError as error:

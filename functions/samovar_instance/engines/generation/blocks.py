@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False, slots=True)
 class BlockTable:
-    """The blocks of one sequence, in order. num_tokens: whose keys and values are stored; keys: of full blocks; salt: the
-    same for those who may share blocks."""
+    """The blocks of one sequence, in order. num_tokens: whose keys and values are stored; keys: of full blocks; salt:
+    the same for those who may share blocks."""
 
     blocks: list[int] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Layers: a function's extra pip requirements, installed once into a content-addressed folder.
+"""Layers: extra pip requirements, a function's or a build's, installed once into a content-addressed folder.
 
 pip first says what the requirements would add to this environment (so that torch is not installed again), then exactly
 that is installed with `--no-deps --target`. A layer that replaces something the zygote has already imported cannot be
