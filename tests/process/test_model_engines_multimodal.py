@@ -16,7 +16,7 @@ from samovar.models.project import app_code, example_of, write_project
 from samovar.models.tasks import TASKS, choose
 from samovar.tasks.generation import MAX_MEDIA, GenerationOutput
 from support.instance_driver import Caller, Instance, Zygote
-from support.tiny_tasks import png, tiny_task
+from support.tiny_tasks import RATE_HZ, png, tiny_task, wav
 
 pytestmark = pytest.mark.process
 
@@ -81,6 +81,32 @@ def failure(caller: Caller) -> wire.Failure:
     while not isinstance(frame := caller.next(), wire.Failure):
         assert isinstance(frame, wire.Chunk), frame
     return frame
+
+
+# proteins, diffusion, what nothing tells apart, a name without an ending
+OTHERS = {"Evolla", "Diffusion", "VisionEncoderDecoderModel", "NemotronH"}
+
+
+@pytest.mark.parametrize(
+    ("task", "auto_class", "others"),
+    [
+        (TASK, "AutoModelForImageTextToText", OTHERS),
+        (
+            "any-to-any",
+            "AutoModelForMultimodalLM",
+            {"Evolla", "Diffusion", "VisionEncoderDecoderModel", "NemotronH"},
+        ),
+        ("text-to-audio", "AutoModelForTextToWaveform", {"Qwen"}),  # these hear and see first of all
+        ("table-question-answering", "AutoModelForTableQuestionAnswering", set()),
+        ("document-question-answering", "AutoModelForDocumentQuestionAnswering", set()),
+    ],
+)
+def test_classes_that_transformers_names_for_a_task_may_do_it(task: str, auto_class: str, others: set[str]) -> None:
+    import transformers
+
+    for made in getattr(transformers, auto_class)._model_mapping._model_mapping.values():
+        for kind in (made,) if isinstance(made, str) else made:
+            assert kind.endswith(TASKS[task].endings) or kind.startswith(tuple(others)), kind
 
 
 def test_it_warms_up_with_a_picture(instance: Instance) -> None:
@@ -233,10 +259,26 @@ def test_a_model_that_remembers_places_itself_does_one_after_the_other(session_z
     assert together == alone and len({*alone}) == 3
 
 
-def test_what_hears_takes_pictures_as_well(session_zygote: Zygote, tmp_path: Path) -> None:
+def test_a_model_that_hears_writes_about_sounds(session_zygote: Zygote, tmp_path: Path) -> None:
+    from transformers import pipeline
+
+    from samovar_instance.engines.pipelines.media import sound_of
+
     folder = read_model_folder(str(tiny_task("any-to-any")))
-    app = write_project(tmp_path / "model_any", app_code("any", TASKS["any-to-any"], folder), folder)
+    choice = choose(folder, None)
+    assert choice.task.name == "any-to-any"
+    app = write_project(tmp_path / "model_ears", app_code("ears", choice.task, folder), folder)
     caller = session_zygote.start(app.parent, weights=folder.path).connect()
-    assert text_of(streamed(caller, asks("tea? ", image(RED))))
-    failed = caller.fail(asks({"type": "audio", "audio": base64.b64encode(b"RIFF").decode()}))
-    assert failed.status == 400 and "no place for parts of type 'audio'" in failed.detail
+    clip = wav(bytes((index * 7) % 256 for index in range(6400)))
+    sound = {"type": "audio", "audio": base64.b64encode(clip).decode()}
+    pieces = streamed(caller, asks(sound, "what was it?", logprobs=0))
+    parts = [{"type": "audio", "audio": sound_of(clip, None, RATE_HZ)}, {"type": "text", "text": "what was it?"}]
+    settings = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
+    (expected,) = pipeline("any-to-any", model=str(folder.path), device="cpu")(
+        text=[{"role": "user", "content": parts}], return_tensors=True, generate_kwargs=settings
+    )
+    told = [token.token_id for piece in pieces for token in piece.logprobs]
+    assert told == expected["generated_token_ids"].tolist()[-12:]
+    for wrong in (image(RED), {"type": "audio", "audio": base64.b64encode(b"RIFF").decode()}):
+        failed = caller.fail(asks("a", wrong))
+        assert (failed.status, failed.extra["param"]) == (400, "messages[0].content[1]")

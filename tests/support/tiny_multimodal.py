@@ -109,6 +109,24 @@ class _Files:
             (folder / name).write_text(json.dumps(content))
 
 
+def qwen_audio() -> list[Any]:
+    """Return a Qwen2-Audio: a Qwen2 that hears."""
+    t = _transformers()
+    tokenizer = copy.deepcopy(tiny_tokenizer())
+    marks = ["<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>"]
+    tokenizer.add_special_tokens({"additional_special_tokens": marks})
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
+    hears = {"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 64}
+    config = t.Qwen2AudioConfig(
+        audio_config=hears | {"num_mel_bins": 16},
+        text_config=_WRITES | ends | {"model_type": "qwen2", "vocab_size": len(tokenizer)},
+        audio_token_index=tokenizer.convert_tokens_to_ids(marks[1]),
+    )
+    template = MEDIA_TEMPLATE.replace("'image'", "'audio'").replace(IMAGE_TOKEN, "".join(marks))
+    processor = t.Qwen2AudioProcessor(t.WhisperFeatureExtractor(feature_size=16), tokenizer, chat_template=template)
+    return [t.Qwen2AudioForConditionalGeneration(config), processor]
+
+
 def blip() -> list[Any]:
     """Return a BLIP: it captions, by a `generate` and for a prompt of its own, and has no chat template."""
     t = _transformers()

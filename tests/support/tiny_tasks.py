@@ -359,7 +359,7 @@ TASKS: dict[str, Callable[[], list[Any]]] = {
     "whisper": _whisper,
     "audio-classification": _wav2vec2_labels,
     "image-text-to-text": tiny_multimodal.llava,
-    "any-to-any": tiny_multimodal.llava,
+    "any-to-any": tiny_multimodal.qwen_audio,
     "blip": tiny_multimodal.blip,
     "qwen-vl": tiny_multimodal.qwen_vl,
     "document-question-answering": tiny_multimodal.layoutlm,

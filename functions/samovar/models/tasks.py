@@ -127,7 +127,6 @@ TASKS = {
             sees=True,
         ),
         _pipeline("image-feature-extraction", "vectors of images", "images:ImageFeatures", example=_IMAGE, sees=True),
-        # before object-detection: their classes end alike, and only these look for what is named
         _pipeline(
             "zero-shot-object-detection",
             "named objects in images",
@@ -216,7 +215,6 @@ TASKS = {
             example=_IMAGE | _LABELS,
             sees=True,
         ),
-        # before speech to text: some of their classes end alike
         _pipeline(
             "text-to-audio",
             "sounds of texts",
@@ -302,6 +300,11 @@ TASKS = {
             ANY_TO_ANY,
             "text about images and sounds",
             "multimodal:AnyToAny",
+            "Qwen2AudioForConditionalGeneration",
+            "Qwen2_5OmniForConditionalGeneration",
+            "Qwen3OmniMoeForConditionalGeneration",
+            "Gemma3nForConditionalGeneration",
+            "Phi4MultimodalForCausalLM",
             "ForConditionalGeneration",
             "ForCausalLM",
             "ForVisionText2Text",
@@ -416,13 +419,13 @@ def _possible(folder: ModelFolder) -> str:
 
 
 def _by_architecture(folder: ModelFolder) -> ModelTask | None:
-    """Return the first task made for just this class; a bare encoder is for vectors."""
+    """Return the task made for just this class, by the longest of the endings; a bare encoder is for vectors."""
     name = folder.architecture
     if not name or name == EITHER:
         return None
     exact = [task for task in TASKS.values() if task.endings and fits(task, folder)]
     if exact:
-        return exact[0]
+        return max(exact, key=lambda task: max(len(ending) for ending in task.endings if name.endswith(ending)))
     if not name.endswith("Model"):
         return None
     bare = "image-feature-extraction" if _sees(folder) else EMBEDDINGS

@@ -178,10 +178,8 @@ class Media:
 
     def image(self, data: bytes, path: str) -> Any:
         """Return the picture. Raises: RequestError naming `path`."""
-        picture = _named(path, lambda: image_of(data))
+        picture = _named(path, lambda: image_of(data, max_pixels=MAX_PIXELS - self._num_pixels))
         self._num_pixels += picture.width * picture.height
-        if self._num_pixels > MAX_PIXELS:
-            raise refusal(path, f"{path}: the pictures of a request have at most {MAX_PIXELS} pixels together")
         return picture
 
     def _sound(self, data: bytes, path: str) -> Any:
