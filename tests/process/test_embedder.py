@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from samovar.errors import DeployRefused
-from samovar_instance.engines.embeddings import Embedder, read_recipe
+from samovar.errors import DeployRefused, RequestError
+from samovar.tasks.generation import CONTEXT_EXCEEDED
+from samovar_instance.engines.embeddings import MAX_CHARS_PER_TOKEN, Embedder, read_recipe
 from support.tiny_models import tiny_model
 
 pytestmark = pytest.mark.process
@@ -131,7 +132,16 @@ def test_texts_are_cut_where_the_files_say(tmp_path: Path) -> None:
     found, counts = embed(folder, TEXTS)
     assert counts == [min(6, len(tokens(folder, text))) for text in TEXTS]
     assert_equal(found, [reference(folder, text, "mean_tokens", 6) for text in TEXTS])
-    assert embed(folder, TEXTS, max_tokens=3)[1] == [min(3, count) for count in counts]
+    assert embed(folder, TEXTS, max_tokens=4)[1] == [min(4, count) for count in counts]
+
+
+def test_a_text_that_is_far_too_long_is_refused_before_it_is_tokenized(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, pooling="mean_tokens")
+    most = 3 * MAX_CHARS_PER_TOKEN
+    assert embed(folder, ["t" * most], max_tokens=3)[1] == [3]
+    with pytest.raises(RequestError, match=f"has {most + 1} characters, at most {most} are taken") as caught:
+        embed(folder, ["t" * (most + 1)], max_tokens=3)
+    assert caught.value.extra == {"param": "text", "reason": CONTEXT_EXCEEDED}
 
 
 def test_settings_of_the_class_come_first(tmp_path: Path) -> None:

@@ -98,12 +98,19 @@ def test_one_that_fails_fails_the_request(platform: Platform, client: OpenAI) ->
     assert client.embeddings.create(model="measures", input=["tea"]).data[0].embedding[0] == 3
 
 
-def test_a_request_pays_once_at_the_rate_limit(platform: Platform, client: OpenAI) -> None:
+def test_a_text_that_is_too_long_is_told_as_openai_tells_it(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.embeddings.create(model="measures", input=["tea", "!long"])
+    assert (caught.value.param, caught.value.code) == ("input", "context_length_exceeded")
+
+
+def test_a_request_that_passes_pays_for_all_its_inputs(platform: Platform, client: OpenAI) -> None:
     platform.serve("measures", name="rated", limits=Limits(timeout_s=10, rate="1/m", burst=1))
     answer = client.embeddings.create(model="rated", input=["tea"] * 30)
     assert len(answer.data) == 30
-    with pytest.raises(openai.RateLimitError):
+    with pytest.raises(openai.RateLimitError) as refused:
         client.embeddings.create(model="rated", input=["tea"] * 30)
+    assert 29 * 60 < float(refused.value.response.headers["retry-after"]) <= 30 * 60
     batches = re.findall(r"batch of (\d+)", platform.instances["rated"].log_text())
     assert sum(map(int, batches)) == 30 + 1  # those of the second request did not begin; one was the warm-up
 

@@ -15,7 +15,8 @@ import samovar as sv
 from samovar.tokenizer import load_tokenizer
 from samovar.torch import load_pretrained
 
-MAX_TOKENS = 512
+MAX_TOKENS = 512  # what is beyond is cut off
+MAX_CHARS = 64 * MAX_TOKENS  # beyond it is refused: to tokenize 10 MB would hold up everybody else for 20 s
 MAX_WAITING = 256
 
 
@@ -41,10 +42,16 @@ class MiniLM:
         self.tokenizer = load_tokenizer(weights)
         self.tokenizer.enable_truncation(MAX_TOKENS)
         self.tokenizer.no_padding()  # its file says to 128 tokens: batches are padded below, to their longest
-        self.ids = lru_cache(MAX_WAITING)(self._ids)  # a text is tokenized once: when it comes, to know its length
+        self._ids = lru_cache(MAX_WAITING)(self._tokenize)  # once for a text: when it comes, to know its length
 
-    def _ids(self, text: str) -> torch.Tensor:
+    def _tokenize(self, text: str) -> torch.Tensor:
         return torch.tensor(self.tokenizer.encode(text).ids)
+
+    def ids(self, text: str) -> torch.Tensor:
+        if len(text) > MAX_CHARS:
+            detail = f"text has {len(text)} characters, at most {MAX_CHARS} are taken"
+            raise sv.errors.RequestError(detail, param="text", reason="context_length_exceeded")
+        return self._ids(text)
 
     def num_tokens(self, text: str) -> int:
         return len(self.ids(text))

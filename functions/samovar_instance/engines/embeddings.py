@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from samovar.errors import DeployRefused
 from samovar.tasks.embedding import Embedding
+from samovar.tasks.generation import CONTEXT_EXCEEDED, refusal
 from samovar_instance.engines.pooling import POOLINGS, Pooling, pool
 
 if TYPE_CHECKING:
     import torch
 
+MAX_CHARS_PER_TOKEN = 64  # a text of more than this for each token that is read would only hold up its batch mates
 MAX_WAITING = 1024  # texts whose tokens are kept from when they are counted to when they are embedded
 DEFAULT_MAX_TOKENS = 512
 _UNSAID_MAX_TOKENS = 1_000_000  # tokenizers without a limit say a number of thirty digits
@@ -30,7 +32,8 @@ _UNSAID_MAX_TOKENS = 1_000_000  # tokenizers without a limit say a number of thi
 class Embedder:
     """One vector per text; `@sv.function(task="embeddings", batch=…)` on a subclass makes it an endpoint.
 
-    max_tokens: longest text, in tokens; what is beyond it is cut off. None = what the model's files say.
+    max_tokens: longest text, in tokens; what is beyond it is cut off, and a text of more than MAX_CHARS_PER_TOKEN times
+    as many characters refused. None = what the model's files say.
     pooling, normalize: None = what the files say, else the mean, of length 1. prefix: put before each text.
     """
 
@@ -50,7 +53,8 @@ class Embedder:
         self.net = load_pretrained(encoder, device=device)
         self.tokenizer = load_tokenizer(encoder)
         self.tokenizer.no_padding()
-        self.tokenizer.enable_truncation(self.max_tokens or recipe.max_tokens)
+        self._max_tokens = self.max_tokens or recipe.max_tokens
+        self.tokenizer.enable_truncation(self._max_tokens)
         self._pooling = self.pooling or recipe.pooling
         self._normalize = recipe.normalize if self.normalize is None else self.normalize
         self._lower = recipe.lower
@@ -58,19 +62,34 @@ class Embedder:
         self._ids = lru_cache(MAX_WAITING)(self._tokenize)
 
     def num_tokens(self, text: str) -> int:
-        """Return how many tokens a text comes to, special ones included, after it was cut to what the model reads."""
-        return len(self._ids(text))
+        """Return how many tokens a text comes to, special ones included, after it was cut to what the model reads.
+
+        Raises: RequestError if it is far longer than that.
+        """
+        return len(self._tokens(text))
 
     def __call__(self, text: list[str]) -> list[Embedding]:
-        """Embed a batch in one forward. A text that comes to no token at all is a vector of zeros."""
+        """Embed a batch in one forward. A text that comes to no token at all is a vector of zeros.
+
+        Raises: RequestError for a text that is far longer than what the model reads.
+        """
         import torch
 
-        rows = [self._ids(one) for one in text]
+        rows = [self._tokens(one) for one in text]
         with torch.inference_mode():
             vectors = self._embed(rows)
         return [
             {"embedding": vector, "num_tokens": len(row)} for vector, row in zip(vectors.tolist(), rows, strict=True)
         ]
+
+    def _tokens(self, text: str) -> list[int]:
+        most = MAX_CHARS_PER_TOKEN * self._max_tokens
+        if len(text) > most:
+            detail = (
+                f"text has {len(text)} characters, at most {most} are taken: the model reads {self._max_tokens} tokens"
+            )
+            raise refusal("text", detail, reason=CONTEXT_EXCEEDED)
+        return self._ids(text)
 
     def _tokenize(self, text: str) -> list[int]:
         text = self.prefix + text

@@ -11,6 +11,7 @@ from typing import Any
 
 from samovar.errors import BadOutput
 from samovar.tasks import EMBEDDINGS
+from samovar.tasks.checks import text_field
 from samovar.wire import Result
 from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Call
@@ -29,6 +30,7 @@ async def answer_embeddings(exchange: Exchange) -> None:
     wish = await exchange.noted(ask, vectors.wanted, found)
     schema = ask.entry.main.manifest.input_schema
     bodies = await exchange.noted(ask, vectors.bodies, wish, schema)
+    exchange.names = {str(text_field(schema)): "input"}
     ask.accept_stream = False
     asks = parts_of(ask, len(bodies))
     given = await exchange.caller.outcomes(asks, bodies, exchange.receive)

@@ -2,6 +2,7 @@
 
 import samovar as sv
 from samovar.tasks.embedding import Embedding
+from samovar.tasks.generation import CONTEXT_EXCEEDED, refusal
 
 
 @sv.function(task="embeddings", batch=sv.Batch(max_size=16, max_wait_ms=20), example={"text": "tea"})
@@ -13,5 +14,7 @@ def measures(text: list[str]) -> list[Embedding]:
 def embed(text: str) -> Embedding:
     if "!fail" in text:
         raise ValueError("cannot be measured")
+    if "!long" in text:
+        raise refusal("text", "it goes on and on", reason=CONTEXT_EXCEEDED)
     numbers = [float(len(text)), float(len(text.split())), float(sum(letter in "aeiou" for letter in text)), 0.1]
     return {"embedding": numbers, "num_tokens": len(text.split())}
