@@ -79,6 +79,32 @@ def test_a_model_that_watches_files_and_frames(run: Run, caller: Caller) -> None
     assert schema["properties"].keys() == {"video", "frame_sampling_rate", "top_k"}
 
 
+def test_a_model_that_writes_about_pictures(run: Run, caller: Caller, openai: OpenAI) -> None:
+    folder = str(tiny_task("image-text-to-text"))
+    deployed = run("deploy", "--model", folder, "--name", "tiny-vlm", "--max-running", "2", "--max-context", "512")
+    assert "task image-text-to-text: its config.json says LlavaForConditionalGeneration" in deployed.stderr
+    assert "model='tiny-vlm'" in deployed.stdout and "samovar chat tiny-vlm" in deployed.stdout
+    picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{png(20, 30)}"}}
+    messages: Any = [{"role": "user", "content": [picture, {"type": "text", "text": "what is it?"}]}]
+    terms: dict[str, Any] = {"model": "tiny-vlm", "messages": messages, "max_tokens": 8, "seed": 4}
+    chunks = list(openai.chat.completions.create(**terms, stream=True))
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert streamed and openai.chat.completions.create(**terms).choices[0].message.content == streamed
+    refused = caller.invoke("tiny-vlm", {"prompt": "tea", "max_tokens": 600})
+    assert (refused.status_code, refused.json()["param"]) == (400, "max_tokens")
+    senseless = run("deploy", "--model", folder, "--name", "tiny-vlm", "--cache-gib", "1", ok=False)
+    assert "--cache-gib means nothing for image-text-to-text" in senseless.stderr
+
+
+def test_a_model_that_answers_from_tables(run: Run, caller: Caller) -> None:
+    deployed = run("deploy", "--model", str(tiny_task("table-question-answering")), "--name", "tiny-table")
+    assert "task table-question-answering: its config.json says TapasForQuestionAnswering" in deployed.stderr
+    table = {"tea": ["green", "black"], "cups": [2, 3]}
+    assert "answer" in caller.answer("tiny-table", {"question": "how many cups", "table": table})
+    wrong = caller.invoke("tiny-table", {"question": "how many cups", "table": {"tea": [], "cups": []}})
+    assert (wrong.status_code, wrong.json()["path"]) == (422, "$.table")
+
+
 def test_a_model_that_sees_and_its_code_to_go_on_with(run: Run, caller: Caller, tmp_path: Path) -> None:
     folder = str(tiny_task("image-classification"))
     planned = json.loads(run("deploy", "--model", folder, "--name", "tiny-eye", "--dry-run", "--json").stdout)
