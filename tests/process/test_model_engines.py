@@ -14,6 +14,7 @@ from samovar.errors import InvalidInput
 from samovar.models.folder import read_model_folder
 from samovar.models.project import app_code, example_of, write_project
 from samovar.models.tasks import TASKS, choose
+from samovar_instance.engines.pipelines.base import MAX_TEXT_CHARS
 from samovar_instance.engines.pipelines.media import plain
 from samovar_instance.engines.pipelines.sounds import Speech, SpeechRecognizer
 from support.instance_driver import Instance, Zygote
@@ -108,10 +109,12 @@ def test_answers_are_those_of_transformers(task: str) -> None:
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("text-classification", {"text": "tea", "top_k": 0}, "$.top_k"),
+    ("text-classification", {"text": "x" * (MAX_TEXT_CHARS + 1)}, "$.text"),
     ("token-classification", {"text": ""}, "$.text"),
     ("fill-mask", {"text": "no mask"}, "$.text"),
     ("zero-shot-classification", {"text": "tea", "labels": []}, "$.labels"),
     ("zero-shot-classification", {"text": "tea", "labels": ["a"], "hypothesis": "always"}, "$.hypothesis"),
+    ("zero-shot-classification", {"text": "tea", "labels": ["hot" * MAX_TEXT_CHARS, "cold"]}, "$.labels"),
     ("image-classification", {"image": base64.b64encode(b"no image").decode()}, "$.image"),
     ("object-detection", {"image": png(9, 9), "threshold": 2}, "$.threshold"),
     ("automatic-speech-recognition", {"audio": []}, "$.audio"),

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from samovar.errors import InvalidInput, RequestError
-from samovar_instance.engines.pipelines.media import plain
+from samovar_instance.engines.pipelines.media import invalid, plain
 
+MAX_TEXT_CHARS = 100_000  # of one field: to tokenize these takes 0.2 s, in which nobody else of the batch is served
 _MAX_TOP_K = 1000
 _MAX_LABELS = 1000
 
@@ -69,6 +70,7 @@ class Pipeline(ABC):
         parameters: dict[str, dict[str, Any]] = {}
         for index, item in enumerate(items):
             try:
+                _require_bounds(item)
                 content = self.content(item)
                 wanted = self.parameters(item, content)
             except RequestError as error:
@@ -89,6 +91,16 @@ class Pipeline(ABC):
         # past the __call__ of single pipelines: each has its own idea of what a list of one item comes to
         found: list[Any] = Base.__call__(self.pipe, contents, batch_size=size, **parameters)
         return found
+
+
+def _require_bounds(item: Any) -> None:
+    """Return if no field has more text than one item may. Raises: InvalidInput."""
+    for name in item.__struct_fields__:
+        value = getattr(item, name)
+        texts = value if isinstance(value, list) and value and isinstance(value[0], str) else [value]
+        num_chars = sum(len(text) for text in texts if isinstance(text, str))
+        if num_chars > MAX_TEXT_CHARS:
+            raise invalid(name, f"{num_chars} characters, at most {MAX_TEXT_CHARS} are taken: send it in pieces")
 
 
 def text_of(item: Any, tokenizer: Any) -> str:
