@@ -26,19 +26,20 @@ ALIGNED = 16  # numbers: a cache line
 def transpose(model: Any, max_bytes: int) -> bool:
     """Let the float32 weights of a model's linear layers lie transposed in memory; their values stay.
 
-    Weights that something else uses too, such as an embedding, stay as they lie; so do all, if the copy were above
-    `max_bytes` or the process may not allocate it.
+    Weights that something else uses too, such as an embedding, stay as they lie; so do all, if some are of another
+    type, the copy were above `max_bytes`, or the process may not allocate it.
     Args:
         model: on a CPU. max_bytes: >= 0.
     Returns: whether the layers' products are of the faster kind now.
     """
     uses = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
     own = [module.weight for module in model.modules() if type(module) is nn.Linear and uses[id(module.weight)] == 1]
-    plain = [weight for weight in own if type(weight) is nn.Parameter]  # of 8 bits they are of a class of their own
-    rows = [weight for weight in plain if weight.dtype == torch.float32 and weight.is_contiguous()]
+    if any(type(weight) is not nn.Parameter or weight.dtype != torch.float32 for weight in own):
+        return False  # of 8 bits they are of a class of their own
+    rows = [weight for weight in own if not weight.t().is_contiguous()]
     num_bytes = sum(map(_room, rows)) * torch.float32.itemsize
     if not rows or num_bytes > max_bytes:
-        return bool(own) and not rows
+        return not rows  # GPT-2's are saved like that
     try:
         memory = _huge_pages(num_bytes)
     except OSError as error:
