@@ -7,7 +7,7 @@ import re
 import resource
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def gateway_on(valkey: Any, seaweed: Any, database: int, **settings: Any) -> Ite
 @pytest.fixture(scope="module")
 def gateway(valkey: Any, seaweed: Any) -> Iterator[Gateway]:
     """One gateway for this module, with little patience."""
-    yield from gateway_on(valkey, seaweed, 10, max_body_bytes=MAX_BODY_BYTES, body_timeout_s=0.5)
+    yield from gateway_on(valkey, seaweed, 10, max_body_bytes=MAX_BODY_BYTES, body_timeout_s=1.5)
 
 
 @pytest.fixture(autouse=True)
@@ -65,14 +65,23 @@ def said(gateway: Gateway, *pieces: bytes) -> bytes:
     """Send the pieces, then return everything the gateway says until it closes the connection."""
     with gateway.connect() as connection:
         heard = b""
-        try:
+        with suppress(BrokenPipeError, ConnectionResetError):  # it closed while we were still sending
             for piece in pieces:
                 connection.sendall(piece)
+        with suppress(ConnectionResetError):
             while data := connection.recv(65536):
                 heard += data
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # it closed while we were still sending
         return heard
+
+
+def one_answer(connection: socket.socket) -> bytes:
+    """Return the next answer, all of it, in however many pieces it comes."""
+    heard = connection.recv(65536)
+    while not (found := re.search(rb"content-length: (\d+)\r\n", heard)) or b"\r\n\r\n" not in heard:
+        heard += connection.recv(65536)
+    while len(heard.partition(b"\r\n\r\n")[2]) < int(found[1]):
+        heard += connection.recv(65536)
+    return heard
 
 
 def statuses(heard: bytes) -> list[int]:
@@ -89,7 +98,7 @@ def code_of(heard: bytes) -> str:
 def test_slow_heads_end(gateway: Gateway) -> None:
     with gateway.connect() as connection:
         connection.sendall(b"POST /v1/func")
-        heard = connection.recv(65536)
+        heard = one_answer(connection)
         assert (statuses(heard), code_of(heard)) == ([408], "client_too_slow")
         assert connection.recv(1) == b""
 
@@ -366,7 +375,7 @@ def test_a_replayed_request_is_a_call_of_its_own(gateway: Gateway) -> None:
         answers = []
         for _ in range(2):
             connection.sendall(call)
-            answers.append(connection.recv(65536))
+            answers.append(one_answer(connection))
     assert [statuses(answer) for answer in answers] == [[200], [200]]
     counts = [json.loads(answer.partition(b"\r\n\r\n")[2])["answers"] for answer in answers]
     assert counts[1] == counts[0] + 1
@@ -398,7 +407,7 @@ def test_ten_thousand_idle_connections_harm_nobody(valkey: Any, seaweed: Any) ->
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     most = min(10_000, limit - 1500)
-    for gateway in gateway_on(valkey, seaweed, 9, max_connections=most):
+    for gateway in gateway_on(valkey, seaweed, 9, max_connections=most, body_timeout_s=600):
         hold_idle(gateway, most)
 
 
@@ -415,7 +424,7 @@ def hold_idle(gateway: Gateway, most: int) -> None:
         assert (answer.status_code, answer.json()) == (200, {"sum": 3})
         assert process.memory_info().rss - before < most * 32 * 1024
         more = [stack.enter_context(gateway.connect()) for _ in range(20)]
-        heard = more[-1].recv(65536)
+        heard = one_answer(more[-1])
         assert (statuses(heard), code_of(heard)) == ([503], "no_capacity")
         assert b"retry-after" in heard and more[-1].recv(1) == b""
         assert gateway.invoke("echo", {"x": [1]}).status_code == 200

@@ -38,7 +38,8 @@ def test_logs_of_user_code_are_shipped_with_their_instance(pool: Pool) -> None:
     ref = pool.deploy("prints", scaling=quick_scaling()).ref
     pool.demand(ref)
     (record,) = pool.ready(ref)
-    line, other = pool.until(lambda: len(lines := pool.logs("prints")) >= 2 and lines, what="lines")[:2]
+    lines = pool.until(lambda: len(lines := pool.logs("prints")) >= 2 and lines, what="lines")[:2]
+    other, line = sorted(lines, key=lambda line: line.stream)  # each stream is in order, two are read apart
     assert (line.stream, other.stream, other.line) == ("stdout", "stderr", "and complained")
     assert (line.line, line.ref, line.instance) == ("loaded on cpu", ref, record.instance_id)
     pool.demand(ref, 0)

@@ -17,7 +17,6 @@ def test_wake_ready_answer_scale_to_zero(pool: Pool) -> None:
     pool.demand(ref)
     (record,) = pool.ready(ref)
     assert set(record.boot_ms) >= {"claim", "fetch", "import", "load", "warmup"}
-    assert record.boot_ms["claim"] < 1000
     assert call(record, b'{"values": [1, 2, 3.5]}') == b"6.5"
     pool.demand(ref, 0)
     pool.until(lambda: not pool.instances(ref) and not alive(record.pid), what="scale to zero")
@@ -121,8 +120,9 @@ def test_a_deleted_function_is_drained_and_a_new_version_replaces_an_old_one(poo
 
 def test_warm_requests_hold_instances(pool: Pool) -> None:
     ref = pool.deploy("echo_sum", name="warmed", scaling=quick_scaling()).ref
-    pool.warm(ref, 2, 4.0)
+    pool.warm(ref, 2, 600.0)
     assert len(pool.ready(ref, 2)) == 2
+    pool.warm(ref, 2, 1.0)
     pool.until(lambda: not pool.instances(ref), what="the request runs out")
     assert "warm" in [decision.rule for decision in pool.decisions("warmed")]
 
@@ -155,7 +155,7 @@ def test_a_deployed_version_that_does_not_load_says_so_and_is_tried_as_ever(pool
     assert pool.boot_failure(ref) is None
     pool.demand(ref)
     failure = pool.until(lambda: pool.boot_failure(ref))
-    assert failure.num_failures == 1
+    assert failure.num_failures >= 1
 
 
 def test_of_many_deploys_only_the_newest_keep_a_template(pool: Pool) -> None:

@@ -193,15 +193,15 @@ def test_the_command_line_shows_calls_as_records_summary_and_sql(gateway: Gatewa
     for number in range(5):
         assert gateway.invoke(name, body={"x": [number]}).status_code == 200
     gateway.invoke(name, body={"fail": "no"})
-    gateway.invoke(name, body={"sleep_s": 0.2})
+    gateway.invoke(name, body={"sleep_s": 2.0})
     code, out, _ = run("--json", "--since", "10m", "--version", "1")
     assert code == 0 and len([r for r in json.loads(out) if r["status"] == 200]) == 6
     assert [r["status"] for r in json.loads(run("--json", "--status", "5xx")[1])] == [500]
-    assert [r["payload"] for r in json.loads(run("--json", "--slower", "150ms")[1])] == ['{"sleep_s": 0.2}']
+    assert [r["payload"] for r in json.loads(run("--json", "--slower", "1500ms")[1])] == ['{"sleep_s": 2.0}']
     assert "function_raised" in run("--status", "500")[1]
     assert run("--status", "418")[1:] == ("", "no such calls\n")
     summary = {one["version"]: one for one in json.loads(run("--summary", "--json")[1])}
-    assert summary[1]["ok"] == 6 and summary[1]["total_p99_ms"] > 150
+    assert summary[1]["ok"] == 6 and summary[1]["total_p99_ms"] > 1500
     assert "run p99" in run("--summary")[1]
     sql = "select version, count(*) as calls from requests where status = 200 group by version"
     assert json.loads(run("--sql", sql, "--json")[1]) == [{"version": 1, "calls": 6}]
