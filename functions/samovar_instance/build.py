@@ -111,8 +111,8 @@ def _write_model(recorder: Recorder, task: Task, at: Path) -> None:
 
 
 def _compare(plain: Loaded, ours: Loaded) -> Difference:
-    """Return the difference of their answers to the example, and of their times, taken in turns."""
-    reference, answer = loader.answer_example(plain), loader.answer_example(ours)
+    """Return the difference of their numbers, and of their times to answer the example, taken in turns."""
+    reference, answer = _numbers_of(plain), _numbers_of(ours)
     times_s: tuple[list[float], list[float]] = ([], [])
     for _ in range(NUM_TIMED):
         for loaded, taken_s in zip((plain, ours), times_s, strict=True):
@@ -120,6 +120,11 @@ def _compare(plain: Loaded, ours: Loaded) -> Difference:
             loader.answer_example(loaded)
             taken_s.append(time.perf_counter() - started_s)
     return difference(reference, answer, statistics.median(times_s[0]) / statistics.median(times_s[1]))
+
+
+def _numbers_of(loaded: Loaded) -> bytes:
+    """Return the answer to the example, or what the engine has in its place, as JSON."""
+    return msgspec.json.encode(loaded.probe()) if loaded.probe is not None else loader.answer_example(loaded)
 
 
 def main() -> int:

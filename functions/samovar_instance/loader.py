@@ -40,6 +40,8 @@ from samovar_instance.invoker import Invoker
 
 logger = logging.getLogger("samovar.instance")
 
+MAX_MANNER_CHARS = 200
+
 
 class BootError(Exception):
     """The version cannot be brought up. phase: import, load, check, warmup; cause: what was raised."""
@@ -56,7 +58,9 @@ class BootError(Exception):
 class Loaded:
     """A version that can answer. loop: the event loop of an async handler, made before it was warmed; else None.
 
-    example: the input of the warm-up, None if the version has none.
+    manner: how an engine runs the model, in words; "" if the handler does not say.
+    example: the input of the warm-up, None if the version has none. probe: of an engine whose answers are no numbers,
+    numbers that show what a precision changes; None if there is none.
     """
 
     manifest: Manifest
@@ -66,6 +70,8 @@ class Loaded:
     loop: asyncio.AbstractEventLoop | None = None
     unload: Callable[[], object] | None = None
     example: Any = None
+    manner: str = ""
+    probe: Callable[[], list[float]] | None = None
 
 
 @contextmanager
@@ -108,6 +114,8 @@ def load(
         loaded = Loaded(manifest, Invoker(definition, handler), boot_ms, [])
         loaded.example = manifest.example if manifest.example is not None else definition.example
         loaded.unload = getattr(handler, "unload", None) if definition.kind == "class" else None
+        loaded.probe = getattr(handler, "precision_probe", None) if definition.kind == "class" else None
+        loaded.manner = _manner(handler)
         if definition.has_check:
             with _phase("check", boot_ms, code_dir):
                 handler.check()
@@ -147,6 +155,11 @@ def _instantiate(definition: Definition, weights: Path, device: str) -> Any:
     if hasattr(instance, "load"):
         instance.load(weights, device)
     return instance
+
+
+def _manner(handler: Any) -> str:
+    manner = getattr(handler, "manner", "")
+    return manner[:MAX_MANNER_CHARS] if isinstance(manner, str) else ""
 
 
 def _weights_path(manifest: Manifest, weights_dir: str, code_dir: str) -> Path:

@@ -1,4 +1,4 @@
-"""What a precision needs and this environment lacks comes as a layer, for the build at deploy as for instances."""
+"""What a precision costs is measured at deploy; what it needs and this environment lacks comes as a layer for that."""
 
 from __future__ import annotations
 
@@ -36,6 +36,20 @@ class Embed:
     @torch.inference_mode()
     def __call__(self, ids: list[int]) -> list[float]:
         return self.net(input_ids=torch.tensor([ids])).last_hidden_state[0, 0].tolist()
+"""
+WRITES = """
+import samovar as sv
+from samovar_instance.engines.text_generation import TextGenerator
+
+
+@sv.function(
+    task="text-generation",
+    weights=sv.Weights("weights"),
+    precision=sv.Precision("bf16"),
+    example={"prompt": "tea is", "max_tokens": 2},
+)
+class Writes(TextGenerator):
+    cache_gib = 0.01
 """
 # what is called of torchao, rounding more than it does
 TORCHAO = """
@@ -78,6 +92,16 @@ def test_a_precision_is_measured_with_what_it_needs(app: Path, tmp_path: Path) -
     assert manifest.built is not None and manifest.built.difference is not None
     assert manifest.built.difference.cosine is not None and 0.5 < manifest.built.difference.cosine < 0.99999
     assert importlib.util.find_spec("torchao") is None, "this environment stays as it was"
+
+
+def test_of_a_model_that_writes_the_chances_of_its_tokens_are_compared(app: Path) -> None:
+    """Two texts that differ are no measure of an error."""
+    shutil.copytree(tiny_model("llama"), app.parent / "weights")
+    app.write_text(WRITES)
+    built = deploying.prepare(deploying.inspect(str(app))).manifest.built
+    assert built is not None and built.difference is not None
+    assert built.difference.cosine is not None and 0.9 < built.difference.cosine < 1
+    assert built.difference.max_abs is not None and 0 < built.difference.max_abs < 0.2
 
 
 def test_what_cannot_be_installed_is_said_with_what_to_type(app: Path) -> None:

@@ -420,6 +420,15 @@ def test_what_the_engine_cannot_use_is_refused_at_load(declared: Acceleration) -
         Tiny().load(tiny_model("llama"), "cpu")
 
 
+def test_what_a_precision_changes_shows_in_the_chances_of_tokens(tiny: Tiny) -> None:
+    rounded = Tiny()
+    with opened(Session(Acceleration(precision="bf16"))):
+        rounded.load(tiny_model("llama"), "cpu")
+    plain, ours = tiny.precision_probe(), rounded.precision_probe()
+    assert len(plain) == len(ours) == len(tiny_tokenizer()) and sum(plain) == pytest.approx(1.0, abs=1e-3)
+    assert 0 < max(abs(a - b) for a, b in zip(plain, ours, strict=True)) < 0.2
+
+
 async def test_a_precision_is_used() -> None:
     generator = Shows()
     with opened(Session(Acceleration(precision="bf16"))):

@@ -7,6 +7,7 @@ This module does not know frames, protocols or who calls.
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -21,17 +22,19 @@ from samovar.torch import load_pretrained
 from samovar.values import require
 from samovar_instance.engines.generation.contract import GenerationEngine, Sequence
 from samovar_instance.engines.generation.draft import DraftModel
-from samovar_instance.engines.generation.engine import Options
+from samovar_instance.engines.generation.engine import Engine, Options
 from samovar_instance.engines.generation.handler import GenerationHandler, end_ids
 from samovar_instance.engines.generation.ladder import engine_for
 from samovar_instance.engines.generation.planning import Limits, Planner
 from samovar_instance.engines.generation.sampling import TokenSampler
+from samovar_instance.engines.generation.sampling_state import SamplingState
 from samovar_instance.engines.generation.scheduler import Limits as StepLimits
 from samovar_instance.engines.generation.speculation import PromptLookup, Proposer
 from samovar_instance.engines.generation.step_loop import StepLoop
 from samovar_instance.engines.generation.tools import FORMATS
 
 PrefixSharing = Literal["key", "function", "off"]
+PROBE = "The kettle has boiled, the leaves are in the pot, and in a few minutes there will be"
 DRAFT_CACHE_SHARE = 4  # the draft model's cache is this much smaller
 
 
@@ -72,6 +75,7 @@ class TextGenerator(GenerationHandler):
         context = self._loop.engine.max_context_tokens
         context = min(context, self.max_context or context)
         limits = Limits(context, model.config.get_text_config().vocab_size, end_ids(model.generation_config, tokenizer))
+        self._probe = (tokenizer(PROBE).input_ids or [0], limits.num_logits)
         self._planner = Planner(tokenizer, limits, FORMATS[self.tool_format] if self.tool_format else None)
 
     def make_engine(self, model: Any, draft: Any) -> GenerationEngine:
@@ -85,14 +89,18 @@ class TextGenerator(GenerationHandler):
         )
         speculation = self._speculation
         if speculation is None:
-            return engine_for(model, TokenSampler(), options)
+            return self._told(engine_for(model, TokenSampler(), options))
         options = replace(
             options,
             max_drafts=speculation.max_drafts,
             min_gain=speculation.min_gain,
             max_loss=speculation.max_loss,
         )
-        return engine_for(model, TokenSampler(), options, self._proposer(model, speculation, draft))
+        return self._told(engine_for(model, TokenSampler(), options, self._proposer(model, speculation, draft)))
+
+    def _told(self, engine: Engine) -> Engine:
+        self.manner = engine.manner  # what the platform tells whoever deploys it
+        return engine
 
     def _proposer(self, model: Any, speculation: Speculation, draft: Any) -> Proposer:
         if draft is not None:
@@ -104,6 +112,12 @@ class TextGenerator(GenerationHandler):
                 block_tokens=self.block_tokens,
             )
         return PromptLookup(speculation.match_tokens)
+
+    def precision_probe(self) -> list[float]:
+        """Return the chance of every token of the vocabulary to follow PROBE: what a precision changes shows there."""
+        prompt, num_logits = self._probe
+        told = self.one_token(prompt, None, SamplingState(temperature=0.0, logprobs=num_logits))
+        return [math.exp(logprob) for _, logprob in sorted(told.top)]
 
     def prepare(self, sequence: Sequence, tenant: str) -> None:
         """Say whose prompts a sequence may share what it begins with."""

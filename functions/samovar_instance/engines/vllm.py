@@ -35,6 +35,7 @@ class VllmGenerator(TextGenerator):
     """
 
     takes_speculation: ClassVar[bool] = False  # vLLM's own is one of engine_options
+    precision_probe: ClassVar[None] = None  # type: ignore[assignment]  # vLLM tells no more than 20 chances
     engine_options: ClassVar[dict[str, Any]] = {}
 
     def load(self, weights: Path, device: str) -> None:

@@ -56,23 +56,29 @@ class GenerationHandler:
 
     def check(self) -> None:
         """Generate one token, whoever else is being answered. Raises: what went wrong."""
+        self.one_token(*self.proof, SamplingState(temperature=0.0))
+
+    def one_token(self, prompt: list[int], inputs: Any, state: SamplingState) -> Token:
+        """Return what follows a prompt, whoever else is being answered. Raises: what went wrong."""
         proof = _Proof()
-        prompt, inputs = self.proof
-        sequence = Sequence(prompt, 1, SamplingState(temperature=0.0), proof, inputs=inputs)
-        self._loop.run_now(sequence, lambda: proof.is_ended)
+        self._loop.run_now(Sequence(prompt, 1, state, proof, inputs=inputs), lambda: proof.is_ended)
         if proof.error is not None:
             raise proof.error
+        assert proof.told is not None, "it ended without an error, so its token was told"
+        return proof.told
 
 
 class _Proof:
-    """Hears one token and forgets it."""
+    """Hears one token."""
 
     def __init__(self) -> None:
         self.is_ended = False
+        self.told: Token | None = None
         self.error: Exception | None = None
 
     def token(self, token: Token) -> None:
-        """Nothing is made of it."""
+        """Keep it."""
+        self.told = token
 
     def ended(self, reason: EndReason, error: Exception | None) -> None:
         """Keep what went wrong."""
