@@ -46,8 +46,9 @@ class Ask:
     if not the version itself, as in `requestlog.rows`. handle: what is under way, once it began. job: it is an attempt
     at a queued job, None for an invocation; hear: called with what its handler says meanwhile, must not raise; the
     handler is told whether anybody listens (`unheard`: nobody); accept: the media type that the answer is to have.
-    is_part: one of several asks of one request, not the first: the request has paid at the rate limits already. alone:
-    it may have taken down an instance: it gets one to itself. protocol: by which it came, one of PROTOCOLS.
+    num_paid: calls it pays for at the rate limits: of several asks of one request the first pays for all, the others
+    for none. alone: it may have taken down an instance: it gets one to itself. protocol: by which it came, one of
+    PROTOCOLS.
     """
 
     __slots__ = (
@@ -64,12 +65,12 @@ class Ask:
         "handle",
         "header",
         "hear",
-        "is_part",
         "job",
         "key_id",
         "marks",
         "more_headers",
         "no_store",
+        "num_paid",
         "priority",
         "protocol",
         "rate",
@@ -106,7 +107,7 @@ class Ask:
         self.accept_stream = accept_stream
         self.protocol = protocol
         self.accept = "application/json"
-        self.is_part = False
+        self.num_paid = 1
         self.rate: Rate | None = None
         self.body = b""
         self.deliver: Callable[[Call | None, Outcome], object] = _nobody

@@ -51,8 +51,8 @@ class Journey:
         ask.body = body
         entry = ask.entry
         try:
-            if (ask.rate is not None or entry.rates is not None) and not ask.is_part:
-                self.rates.take(ask.key_id, ask.rate, entry.record.name, entry.rates)
+            if (ask.rate is not None or entry.rates is not None) and ask.num_paid:
+                self.rates.take(ask.key_id, ask.rate, entry.record.name, entry.rates, ask.num_paid)
             version = ask.version or entry.only or entry.choose(ask, random.random())  # noqa: S311  no secret
             ask.version = version
             if entry.mirror is not None and random.random() < entry.mirror_share:  # noqa: S311

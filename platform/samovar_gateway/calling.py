@@ -96,18 +96,17 @@ class Caller:
     ) -> list[Given]:
         """Return what several asks of one request come to, in order, MAX_TOGETHER of them under way at a time.
 
-        Raises: what the first that fails comes to; the others are cancelled. All but the first pay no rate limit; where
-            that one is refused, none of the others begins.
+        Raises: what the first that fails comes to; the others are cancelled. Where the first is refused by a rate
+            limit, none of the others begins.
         """
         turn = asyncio.Semaphore(MAX_TOGETHER)
+        pays_for_all(asks)
         first = self._begin(asks[0], bodies[0])
 
         async def one(ask: Ask, body: bytes) -> Given:
             async with turn:
                 return await _outcome(ask, first if ask is asks[0] else self._begin(ask, body))
 
-        for ask in asks[1:]:
-            ask.is_part = True
         with self.watching_all(asks, receive):
             tasks = [asyncio.ensure_future(one(ask, body)) for ask, body in zip(asks, bodies, strict=True)]
             try:
@@ -145,6 +144,13 @@ class Caller:
         principal = self.state.keys.authenticate(header.get(b"authorization"))
         near = await asyncio.to_thread(near_names, name, [*filter(principal.sees, self.state.functions.entries)])
         return unknown_function(name, near)
+
+
+def pays_for_all(asks: Sequence[Ask]) -> None:
+    """The first of several asks of one request pays for all of them at the rate limits."""
+    for ask in asks:
+        ask.num_paid = 0
+    asks[0].num_paid = len(asks)
 
 
 class _All:

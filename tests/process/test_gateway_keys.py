@@ -118,9 +118,10 @@ def check_limit(counts: Counter[int], elapsed_s: float, per_s: int) -> None:
 
 def test_a_429_says_what_when_and_why(pair: Pair) -> None:
     key = pair.make(rate="1/m", burst=2)["key"]
-    answers = [pair.call(0, key) for _ in range(4)]
-    refused = answers[-1]
-    assert answers[0].status_code == 200 and refused.status_code == 429
+    assert pair.call(0, key).status_code == 200
+    wait_until(lambda: pair.call(0, key).status_code == 200, what="the other half of the burst was leased")
+    refused = pair.call(0, key)
+    assert refused.status_code == 429
     assert refused.headers["ratelimit-policy"] == '"key";q=2;w=120'
     again_s = int(refused.headers["retry-after"])
     assert 1 <= again_s <= 240 and refused.headers["ratelimit"] == f'"key";r=0;t={again_s}'

@@ -166,6 +166,29 @@ def test_a_refusal_says_when_and_why() -> None:
     limits.take("k", rate, "f", None)
 
 
+@pytest.mark.parametrize(("num_calls", "wait_s"), [(1, 0.0), (40, 0.05), (100, 3.05), (100_000, 3598.05)])
+def test_many_calls_pass_where_one_would_and_the_next_waits_for_them(num_calls: int, wait_s: float) -> None:
+    clock, rate = Clock(), Rate(20, 40, "20/s")
+    limits = RateLimits(clock)
+    limits.take("k", rate, "f", None, num_calls)
+    if not wait_s:
+        limits.take("k", rate, "f", None)
+        return
+    error = refused(limits, "key", "k", rate, "f", None)
+    assert error.retry_after_s == pytest.approx(wait_s, abs=1e-3), "at most about an hour"
+    clock.now_s += wait_s + 1e-3
+    limits.take("k", rate, "f", None)
+
+
+def test_many_calls_are_paid_from_the_lease_first() -> None:
+    budget = Budget(("", "f"), Rate(10, 40, "10/s"))
+    budget.held = 5
+    assert not budget.take(100.0, 1, 3) and (budget.held, budget.spent) == (2, 0)
+    budget.take(100.0, 1, 6)
+    assert (budget.held, budget.spent) == (0, 4) and budget.tat_s == pytest.approx(100.4)
+    assert budget.report(100.0, 1, 0.05, may_lease=True).charge == 4
+
+
 def test_a_limit_that_changes_holds_from_the_next_call_on() -> None:
     limits = RateLimits(Clock())
     limits.take("k", Rate(1, 1, "1/s"), "f", None)

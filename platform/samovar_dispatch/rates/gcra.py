@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from samovar.policies import parse_rate
 
 AHEAD_S = 0.1  # gateways lease for this long ahead: no burst is smaller than what comes in it
+MAX_DEBT_S = 3600.0
 _EPSILON = 1e-6
 
 
@@ -23,7 +24,8 @@ class Rate:
     """A limit as declared. per_s: calls a second, > 0. burst: calls that may come at once after a pause, >= 1.
 
     text: the rate as it was written, such as "20/s". call_s: backlog of one call. tolerance_s: a call may come while
-    the backlog is no longer than this.
+    the backlog is no longer than this. most_calls: what one request of many calls pays for at most: more than that
+    would make the next one wait for over an hour.
     """
 
     per_s: float
@@ -31,10 +33,12 @@ class Rate:
     text: str
     call_s: float = field(init=False)
     tolerance_s: float = field(init=False)
+    most_calls: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "call_s", 1 / self.per_s)
         object.__setattr__(self, "tolerance_s", (self.burst - 1 + _EPSILON) / self.per_s)
+        object.__setattr__(self, "most_calls", max(self.burst, math.ceil(self.per_s * MAX_DEBT_S)))
 
     @property
     def window_s(self) -> int:

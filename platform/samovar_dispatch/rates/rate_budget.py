@@ -62,14 +62,18 @@ class Budget:
         own_part = math.floor(available(self.rate, self.tat_s, now_s) / num_gateways)
         return max(1, self.held + max(0, own_part))
 
-    def take(self, now_s: float, num_gateways: int) -> bool:
-        """One call passes. Return whether a report is urgent: this was the last one on credit, as far as known."""
-        if self.held > 0:
-            self.held -= 1
+    def take(self, now_s: float, num_gateways: int, num_calls: int = 1) -> bool:
+        """A call passes, or a request of several, though they are more than may pass now: the next ones wait for it.
+
+        Return whether a report is urgent: this was the last one on credit, as far as known.
+        """
+        if self.held >= num_calls:
+            self.held -= num_calls
             return False
         tat_s, rate = self.tat_s, self.rate
-        self.tat_s = tat_s = (tat_s if tat_s > now_s else now_s) + num_gateways * rate.call_s
-        self.spent += 1
+        on_credit, self.held = num_calls - self.held, 0
+        self.tat_s = tat_s = (tat_s if tat_s > now_s else now_s) + num_gateways * on_credit * rate.call_s
+        self.spent += on_credit
         return tat_s - now_s > rate.tolerance_s and not self.short
 
     def wait_s(self, now_s: float) -> float:

@@ -71,11 +71,19 @@ class RateLimits:
         self._is_away = self._is_calm = False
         self._rejoined_s = 0.0  # until then nothing is leased
 
-    def take(self, key_id: str, key_rate: Rate | None, function: str, declared: FunctionRates | None) -> None:
-        """A call passes all its limits and is counted by each, or it is refused and counted by none.
+    def take(
+        self,
+        key_id: str,
+        key_rate: Rate | None,
+        function: str,
+        declared: FunctionRates | None,
+        num_calls: int = 1,
+    ) -> None:
+        """A request passes all its limits and its calls are counted by each, or it is refused and counted by none.
 
         Args:
-            key_rate: the limit of the key `key_id`. declared: those of the function.
+            key_rate: the limit of the key `key_id`. declared: those of the function. num_calls: that the request is,
+                >= 1: it passes where one would, and pays for all.
         Raises: RateLimited, with the time after which it may pass.
         """
         now_s = self._clock()
@@ -88,7 +96,8 @@ class RateLimits:
             if declared.total is not None:
                 budgets.append(self._asked(("", function), declared.total, FUNCTION, now_s))
         for budget in budgets:
-            if budget.take(now_s, self.num_gateways):
+            most = min(num_calls, budget.rate.most_calls)
+            if budget.take(now_s, self.num_gateways, most):
                 self._urgent.set()
 
     def look(

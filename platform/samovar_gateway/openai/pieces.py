@@ -15,6 +15,7 @@ from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Call, Outcome
 from samovar_dispatch.journey import Journey
 from samovar_dispatch.stream import ChunkStream, stream_of
+from samovar_gateway.calling import pays_for_all
 
 
 class Pieces:
@@ -27,9 +28,9 @@ class Pieces:
         self._streams: list[ChunkStream | None] = [None] * len(asks)
         self._open = deque(range(len(asks)))
         self._news = asyncio.Event()
+        pays_for_all(asks)
         for place, ask in enumerate(asks):
             ask.deliver = partial(self._deliver, place)
-            ask.is_part = place > 0
 
     def begin(self, bodies: Sequence[bytes]) -> None:
         """Begin every ask. Raises: SamovarError when one is refused; those before it are to be abandoned."""
