@@ -32,6 +32,7 @@ from samovar.uploading import BlobPlan, OnBytes, Source, ignore_bytes, upload_al
 INSPECT_TIMEOUT_S = 300.0
 LIVE_TIMEOUT_S = 30.0
 SERVING_TIMEOUT_S = 60.0
+STATUS_TIMEOUT_S = 5.0  # a version that is up says how it runs on the next tick
 CREATE_TIMEOUT_S = 120.0
 
 
@@ -197,6 +198,18 @@ def wait_until_loaded(client: Client, deployed: Deployed, load_timeout_s: float)
             seen = _why(client, deployed.name)
     finally:
         _warm(client, deployed.name, 0, 1.0)
+
+
+def manner_of(client: Client, deployed: Deployed) -> str:
+    """Return how an engine runs the model of a version that is up, in words; "" if it has none, or has not said yet."""
+    ref, give_up_at_s = f"{deployed.name}@{deployed.version}", time.monotonic() + STATUS_TIMEOUT_S
+    while time.monotonic() < give_up_at_s:
+        seen = msgspec.json.decode(client.request("GET", f"/v1/functions/{deployed.name}").content)
+        status = seen["status"].get(ref, {})
+        if status.get("ready"):
+            return str(status.get("manner", ""))
+        time.sleep(0.2)
+    return ""
 
 
 def _warm(client: Client, name: str, instances: int, for_s: float) -> None:

@@ -254,7 +254,7 @@ class Goodbye(Message, array_like=True, tag=39, gc=False):
 class Ready(Message, array_like=True, tag=40, gc=False):
     """boot_ms: phases import, load, warmup. modules: imported here beyond the parent's (to preload). num_os_threads: of
     the process after loading (1 = may be a template). templatable: no foreign threads, sockets or device context.
-    sandbox: the confinement layers that are on."""
+    sandbox: the confinement layers that are on. manner: how an engine runs the model, in words, "" if none says."""
 
     ref: str
     boot_ms: dict[str, float]
@@ -263,6 +263,7 @@ class Ready(Message, array_like=True, tag=40, gc=False):
     templatable: bool
     memory_bytes: int
     sandbox: list[str] = []
+    manner: str = ""
 
 
 class BootFailed(Message, array_like=True, tag=41, gc=False):

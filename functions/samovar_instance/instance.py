@@ -126,6 +126,7 @@ def _specialise(
         templatable=not why_not,
         memory_bytes=introspect.memory_bytes(),
         sandbox=child.sandbox.on,
+        manner=loaded.manner,
     )
     if is_template and why_not:
         cause = RuntimeError(f"it cannot be a template: {why_not}")

@@ -202,6 +202,7 @@ class Reporter:
             at_s=time.time(),
             templates=count["template"],
             memory_bytes=sum(i.memory_bytes for i in instances),
+            manner=next((i.manner for i in self._backend.instances.values() if i.ref == ref and i.manner), ""),
         )
         self._recorder.status(status)
 

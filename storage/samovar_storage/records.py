@@ -98,7 +98,8 @@ class BootFailure(Struct, frozen=True, kw_only=True):
 
 
 class VersionStatus(Struct, frozen=True, kw_only=True):
-    """desired: target of the last decision, with its reason. memory_bytes: sum over its instances."""
+    """desired: target of the last decision, with its reason. memory_bytes: sum over its instances. manner: how an
+    engine runs the model, in words, "" while none says."""
 
     ref: str
     desired: int
@@ -109,6 +110,7 @@ class VersionStatus(Struct, frozen=True, kw_only=True):
     at_s: float
     templates: int = 0
     memory_bytes: int = 0
+    manner: str = ""
 
 
 class DeviceStatus(Struct, frozen=True, kw_only=True):

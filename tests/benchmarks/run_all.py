@@ -35,6 +35,7 @@ NAMES = (
     "generate",
     "prefix",
     "speculative",
+    "fallback",
     "memory",
     "burst",
     "routes",

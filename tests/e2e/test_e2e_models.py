@@ -31,6 +31,7 @@ def test_a_model_that_chats(run: Run, caller: Caller, openai: OpenAI) -> None:
     limits = ("--max-running", "8", "--cache-gib", "0.05", "--speculation", "prompt-lookup")
     deployed = run("deploy", "--model", folder, "--name", "tiny-chat", *limits)
     assert "speculation prompt-lookup" in deployed.stderr
+    assert "its model runs in batches over pages" in deployed.stderr
     assert "tiny-chat@1 is live" in deployed.stdout
     assert f"base_url='{str(openai.base_url).rstrip('/')}', model='tiny-chat'" in deployed.stdout
     assert "task text-generation: its config.json says LlamaForCausalLM" in deployed.stderr
@@ -54,6 +55,16 @@ def test_a_model_that_chats(run: Run, caller: Caller, openai: OpenAI) -> None:
 
     refused = run("invoke", "tiny-chat", "--json", '{"prompt": ""}', ok=False)
     assert "prompt is empty" in refused.stderr
+
+
+def test_a_model_whose_layers_know_no_pages(run: Run, openai: OpenAI) -> None:
+    deployed = run("deploy", "--model", str(tiny_model("bloom")), "--name", "tiny-bloom", "--cache-gib", "0.01")
+    assert "its model runs in batches over its own cache" in deployed.stderr
+    asked = [
+        openai.completions.create(model="tiny-bloom", prompt="the cat" * n, max_tokens=6, seed=n).choices[0].text
+        for n in (1, 2, 2)
+    ]
+    assert asked[1] == asked[2]
 
 
 def test_a_model_that_embeds(run: Run, openai: OpenAI) -> None:

@@ -81,12 +81,13 @@ def test_sinks_and_latent_attention_run_over_pages(name: str) -> None:
 
 @pytest.mark.parametrize("name", IN_BATCHES)
 def test_other_layers_run_in_batches(name: str) -> None:
-    assert check(name).manner == "in batches" + (", reading prompts whole" if name in WHOLE_PROMPTS else "")
+    how = "in batches over its own cache"
+    assert check(name).manner == (f"{how}, reading prompts whole" if name in WHOLE_PROMPTS else how)
 
 
 @pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_what_cannot_be_joined_runs_one_by_one(name: str) -> None:
-    assert check(name).manner == "one by one"
+    assert check(name).manner == "one by one over its own cache"
 
 
 @pytest.mark.parametrize("name", NOTHING_KEPT)

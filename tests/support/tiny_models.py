@@ -55,6 +55,7 @@ _CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "phi": ("PhiConfig", _SHAPE),
     "gemma": ("GemmaConfig", _SHAPE | {"num_key_value_heads": 1, "head_dim": 16}),
     "gemma2": ("Gemma2Config", _SHAPE | _FEW_KV | _WINDOW | {"head_dim": 16, "query_pre_attn_scalar": 16}),
+    "bloom": ("BloomConfig", {"hidden_size": 64, "n_layer": 2, "n_head": 4}),  # no pages for it: ALiBi
     "bert": ("BertConfig", _SHAPE),
 }
 

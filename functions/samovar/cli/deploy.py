@@ -113,6 +113,8 @@ def _deploy(session: Session, target: str, plan: _Plan) -> None:
         if plan.is_tried and not _lacks_device(package.manifest, deployed):
             session.note("loading it for the first time …")
             deploying.wait_until_loaded(session.client, deployed, package.manifest.limits.load_timeout_s)
+            if manner := deploying.manner_of(session.client, deployed):
+                session.note(f"its model runs {manner}")
     _emit_deployed(session, package, deployed, len(missing), sent, plan.rollout)
 
 

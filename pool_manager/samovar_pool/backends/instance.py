@@ -31,7 +31,7 @@ class Instance:
     """Mutable, owned by the backend. Times ending in `_at_s` are monotonic, `born_at_s` is unix time.
 
     uid: 0 = this process's own. parent_id: the template it was forked from. sandbox: layers as the process reported
-    them; groups: those that cgroups add.
+    them; groups: those that cgroups add. manner: how its engine runs the model, as it said when it had loaded.
     """
 
     instance_id: str
@@ -71,6 +71,7 @@ class Instance:
     boot_ms: dict[str, float] = field(default_factory=dict)
     sandbox: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
+    manner: str = ""
     parent_id: str = ""
     exit_code: int | None = None
     was_out_of_memory: bool = False

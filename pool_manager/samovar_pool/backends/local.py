@@ -328,6 +328,7 @@ class LocalBackend:
         instance.boot_ms = {**instance.boot_ms, **ready.boot_ms}
         instance.sandbox = list(ready.sandbox) or instance.sandbox
         instance.memory_bytes = instance.memory_bytes or ready.memory_bytes
+        instance.manner = ready.manner
         if instance.state is State.LOADING:
             self._become_ready(instance, ready)
 

@@ -30,5 +30,5 @@ def engine_for(
         runner = StackedRunner(model)
         drafts = "" if proposer is None else "; speculation is declared, and there are no drafts this way"
         name = type(model).__name__
-        log.warning("%s runs %s over its own cache, not over pages: %s%s", name, runner.manner, reason, drafts)
+        log.warning("%s runs %s, not over pages: %s%s", name, runner.manner, reason, drafts)
         return Engine(model, sampler, runner.fitted(options or Options()), runner=runner)

@@ -99,7 +99,8 @@ class StackedRunner:
         """How it runs, in words."""
         if not self._keeps:
             return "one by one, reading all of the text for each token"
-        return ("in batches" if self.joins else "one by one") + ("" if self.continues else ", reading prompts whole")
+        how = "in batches" if self.joins else "one by one"
+        return f"{how} over its own cache{'' if self.continues else ', reading prompts whole'}"
 
     @property
     def token_bytes(self) -> int:
