@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from samovar.errors import Cancelled, DeadlineExceeded, DeployRefused, FunctionRaised, SamovarError
 from samovar_instance import devices
 from samovar_instance.hints import hint_for
@@ -43,7 +45,7 @@ def fault_of(error: BaseException) -> Fault:
     """Return how `error` is told to the caller."""
     if isinstance(error, SamovarError):
         extra = error.extra if error.retry_after_s is None else {**error.extra, "retry_after_s": error.retry_after_s}
-        return Fault(error.code, error.status, error.detail, extra)
+        return Fault(error.code, error.status, _written(error.detail), {key: _sent(extra[key]) for key in extra})
     if isinstance(error, Cancelled):
         return CANCELLED
     name = type(error).__name__
@@ -74,7 +76,23 @@ def describe(error: BaseException) -> str:
     except Exception as broken:  # noqa: BLE001 (a user's __str__ may raise anything)
         text = f"<its text cannot be read: {type(broken).__name__}>"
     name = type(error).__name__
-    return (f"{name}: {text}" if text else name)[:MAX_DETAIL_CHARS]
+    return _written(f"{name}: {text}" if text else name)[:MAX_DETAIL_CHARS]
+
+
+def _written(text: str) -> str:
+    """Return a text that UTF-8 can carry: half surrogates, as in names of files that are no text, are written out."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _sent(value: Any) -> Any:
+    """Return what a frame can carry of a field of an error: itself, or else of what type it is."""
+    if isinstance(value, str):
+        return _written(value)
+    try:
+        msgspec.msgpack.encode(value)
+    except Exception:  # noqa: BLE001 (it may be any object)
+        return f"<{type(value).__name__}>"
+    return value
 
 
 def log(error: BaseException) -> None:

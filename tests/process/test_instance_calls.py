@@ -38,6 +38,7 @@ def test_calls_over_both_kinds_of_socket(zygote: Zygote, tcp: bool) -> None:
         ({"deed": "invalid"}, "invalid_input", 422, {"path": "$.amount"}),
         ({"deed": "raise"}, "function_raised", 500, {"type": "KeyError"}),
         ({"deed": "raise", "amount": 1}, "function_raised", 500, {"type": "Unprintable"}),
+        ({"deed": "raise", "amount": 2}, "function_raised", 500, {"type": "ValueError"}),
         ({"deed": "exit"}, "function_raised", 500, {"type": "SystemExit"}),
         ({"deed": "interrupt"}, "function_raised", 500, {"type": "KeyboardInterrupt"}),
         ({"deed": "nan"}, "bad_output", 500, {"path": "$.a[1]"}),

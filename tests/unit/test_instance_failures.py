@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from samovar import wire
 from samovar.errors import Cancelled, DeployRefused, InvalidInput, QueueFull
 from samovar_instance import devices, failures
 from samovar_instance.failures import Fault
@@ -69,6 +70,14 @@ def test_faults(error: BaseException, expected: Fault) -> None:
 
 def test_an_error_without_text_still_has_one() -> None:
     assert failures.describe(Unprintable()) == "Unprintable: <its text cannot be read: RuntimeError>"
+
+
+def test_what_no_frame_can_carry_is_written_out() -> None:
+    assert failures.describe(ValueError("no file tea\udcff.txt")) == r"ValueError: no file tea\udcff.txt"
+    fault = failures.fault_of(InvalidInput("bad \udcff", path="$.\udcff", given=object(), near={"x": "\udcff"}, at=1))
+    assert fault.detail == r"bad \udcff"
+    assert fault.extra == {"path": r"$.\udcff", "given": "<object>", "near": "<dict>", "at": 1}
+    wire.encode(wire.Failure(1, fault.code, fault.status, fault.detail, fault.extra, 0, 0, 0))
 
 
 def test_a_long_text_is_cut() -> None:

@@ -30,6 +30,8 @@ class Unprintable(Exception):
 
 @sv.function(name="misbehaves", limits=sv.Limits(timeout_s=5, overrun_grace_s=0.8))
 def misbehaves(deed: Deed, amount: float = 0.0) -> Any:
+    if deed == "raise" and amount == 2:
+        raise ValueError("tea\udcff")  # such as a file's name that is no UTF-8
     if deed == "raise":
         raise KeyError("tea") if amount == 0 else Unprintable
     if deed == "segfault":
