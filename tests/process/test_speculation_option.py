@@ -50,7 +50,7 @@ def answer(caller: Caller) -> list[int]:
 
 def counts(instance: Instance) -> tuple[int, int]:
     """Return how many drafts the instance says that it made, and how many were right."""
-    wait_until(lambda: COUNTS.search(instance.log_text()) is not None, 10.0)
+    wait_until(lambda: COUNTS.search(instance.log_text()) is not None)
     made, right = COUNTS.findall(instance.log_text())[-1]
     return int(made), int(right)
 

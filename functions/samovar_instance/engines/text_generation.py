@@ -44,9 +44,9 @@ class TextGenerator(GenerationHandler):
     cache_gib: memory for keys and values. block_tokens: of one block of it. max_running: sequences in one step.
     max_step_tokens: tokens in one step. transposed_gib: float32 weights up to this size are copied on CPUs to lie as
     products like them, 0 = none. max_context: tokens of one request, prompt and answer, None = what model and
-    cache allow. prefix_sharing: whose prompts that begin alike are
-    computed once: "key", those of one API key; "function", all; "off", nobody's. tool_format: "hermes", "llama3" or
-    "mistral", "" = as the chat template says. Precision and speculation are options of the function.
+    cache allow. prefix_sharing: whose prompts that begin alike are computed once: "key", those of one API key;
+    "function", all; "off", nobody's. tool_format: "hermes", "llama3" or "mistral", "" = as the chat template says.
+    Precision and speculation are options of the function.
     """
 
     cache_gib: ClassVar[float] = 1.0
@@ -62,15 +62,17 @@ class TextGenerator(GenerationHandler):
     def load(self, weights: Path, device: str) -> None:
         """Load model and tokenizer from a folder, and make the engine.
 
-        Raises: DeployRefused if more than a precision is declared for it; what transformers or the engine raises.
+        Raises: DeployRefused if more than a precision is declared for it, or weights are missing; what transformers or
+            the engine raises.
         """
         declared = _declared()
         check_sharing(self.prefix_sharing)
-        model = load_pretrained(weights, AutoModelForCausalLM, device)
+        model = load_pretrained(weights, AutoModelForCausalLM, device, may_lack=())
         tokenizer = AutoTokenizer.from_pretrained(weights, local_files_only=True)
         self._speculation, draft = declared.speculation, None
         if self._speculation is not None and self._speculation.folder:
-            draft = load_pretrained(weights / self._speculation.folder, AutoModelForCausalLM, device)
+            folder = weights / self._speculation.folder
+            draft = load_pretrained(folder, AutoModelForCausalLM, device, may_lack=())
         self._loop = StepLoop(lambda: self.make_engine(model, draft))
         context = self._loop.engine.max_context_tokens
         context = min(context, self.max_context or context)
