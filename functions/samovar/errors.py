@@ -61,6 +61,7 @@ This module does not know HTTP, Redis, S3 or the wire: tables elsewhere map thos
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 
@@ -375,5 +376,6 @@ def rebuild(code: str, status: int, detail: str, extra: dict[str, Any] | None = 
     if cls is None:
         cls = RequestError if 400 <= status < 500 else Unavailable if status == 503 else SamovarError
     extra = dict(extra or {})
-    retry_after_s = extra.pop("retry_after_s", None)
-    return cls(detail, retry_after_s=retry_after_s, **extra)
+    wait_s = extra.pop("retry_after_s", None)
+    is_time = isinstance(wait_s, int | float) and 0 <= wait_s < math.inf
+    return cls(detail, retry_after_s=wait_s if is_time else None, **extra)

@@ -45,7 +45,7 @@ def fault_of(error: BaseException) -> Fault:
     """Return how `error` is told to the caller."""
     if isinstance(error, SamovarError):
         extra = error.extra if error.retry_after_s is None else {**error.extra, "retry_after_s": error.retry_after_s}
-        return Fault(error.code, error.status, _written(error.detail), {key: _sent(extra[key]) for key in extra})
+        return Fault(error.code, error.status, _written(str(error.detail)), {key: _sent(extra[key]) for key in extra})
     if isinstance(error, Cancelled):
         return CANCELLED
     name = type(error).__name__

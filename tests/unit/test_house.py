@@ -38,6 +38,8 @@ def test_rebuild_keeps_code_and_extra() -> None:
     error = errors.rebuild("invalid_input", 422, "no", {"path": "$.x", "retry_after_s": 1.5})
     assert isinstance(error, errors.InvalidInput)
     assert (error.extra, error.retry_after_s) == ({"path": "$.x"}, 1.5)
+    for wait_s in (float("nan"), float("inf"), -1, "soon"):
+        assert errors.rebuild("rate_limited", 429, "no", {"retry_after_s": wait_s}).retry_after_s is None
     assert isinstance(errors.rebuild("brand_new", 418, "tea"), errors.RequestError)
     assert isinstance(errors.rebuild("brand_new", 503, "tea"), errors.Unavailable)
 

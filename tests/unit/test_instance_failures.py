@@ -77,6 +77,7 @@ def test_what_no_frame_can_carry_is_written_out() -> None:
     fault = failures.fault_of(InvalidInput("bad \udcff", path="$.\udcff", given=object(), near={"x": "\udcff"}, at=1))
     assert fault.detail == r"bad \udcff"
     assert fault.extra == {"path": r"$.\udcff", "given": "<object>", "near": "<dict>", "at": 1}
+    assert failures.fault_of(InvalidInput(5)).detail == "5"  # type: ignore[arg-type]
     wire.encode(wire.Failure(1, fault.code, fault.status, fault.detail, fault.extra, 0, 0, 0))
 
 
