@@ -47,7 +47,7 @@ def module_instance(session_zygote: Zygote) -> Iterator[Instance]:
 def say(address: str, data: bytes, *, then_close: bool = False) -> list[Any]:
     """Send raw bytes on a connection of its own; return every frame until it is closed."""
     with contextlib.closing(connect(address)) as sock:
-        sock.settimeout(10)
+        sock.settimeout(60)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             sock.sendall(data)
             if then_close:

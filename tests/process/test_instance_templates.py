@@ -16,7 +16,7 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
-WATCHDOG_S = 20.0
+WATCHDOG_S = 60.0
 NUM_FILES_OF_A_BLANK = 11  # stdio, the event loop's selector and sockets, its listener, one connection, a pipe
 
 

@@ -35,7 +35,7 @@ async def test_results_wait_for_redis_to_come_back(seaweed: EmbeddedSeaweed, sho
             echo = bench.deploy()
             bench.start_instance(echo.ref, concurrency=10)
             worker = bench.start_worker()
-            ids = await bench.submit(bodies=[{"sleep_s": 1.0, "n": number} for number in range(10)])
+            ids = await bench.submit(bodies=[{"sleep_s": 1.5, "n": number} for number in range(10)])
             wait_until(lambda: bench.num_started("echo", "k1") == 10)
             server.kill()
             server.wait(60)

@@ -16,6 +16,6 @@ class Ragged:
         if any(one.startswith("slow") for one in text):
             import time
 
-            time.sleep(0.3)
+            time.sleep(1.0)
         longest = max(map(len, text))
         return [{"text": one, "longest": longest, "batch": len(text)} for one in text]
