@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +12,11 @@ from samovar_storage.embedded import EmbeddedSeaweed, EmbeddedValkey
 from support.instance_driver import Zygote
 from support.pool import Pool, running_pool
 from support.stores import stores_for_a_test
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+    from support.openai_gateway import Platform
 
 POOL_DATABASE = 15  # beyond those handed to tests, which are flushed in between
 
@@ -39,6 +45,13 @@ def session_zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]
     """One zygote for the session."""
     with Zygote(tmp_path_factory.mktemp("zygote")) as zygote:
         yield zygote
+
+
+@pytest.fixture(scope="module")
+def client(platform: Platform) -> Iterator[OpenAI]:
+    """OpenAI's own client of what the module calls its `platform`."""
+    with platform.client() as client:
+        yield client
 
 
 @pytest.fixture

@@ -25,16 +25,8 @@ TOOL: Any = {
 
 @pytest.fixture(scope="module")
 def platform(valkey: Any, seaweed: Any, session_zygote: Zygote) -> Iterator[Platform]:
-    with running_platform(valkey, seaweed, session_zygote) as running:
-        running.serve("parrot")
+    with running_platform(valkey, seaweed, session_zygote, "parrot") as running:
         yield running
-    session_zygote.clean()
-
-
-@pytest.fixture(scope="module")
-def client(platform: Platform) -> Iterator[OpenAI]:
-    with platform.client() as client:
-        yield client
 
 
 def says(text: str) -> Any:

@@ -21,18 +21,9 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def platform(valkey: Any, seaweed: Any, session_zygote: Zygote) -> Iterator[Platform]:
-    with running_platform(valkey, seaweed, session_zygote) as running:
-        running.serve("measures")
-        running.serve("measures_tokens")
+    with running_platform(valkey, seaweed, session_zygote, "measures", "measures_tokens") as running:
         running.deploy(FUNCTIONS / "measures", name="asleep")
         yield running
-    session_zygote.clean()
-
-
-@pytest.fixture(scope="module")
-def client(platform: Platform) -> Iterator[OpenAI]:
-    with platform.client() as client:
-        yield client
 
 
 @pytest.mark.parametrize("encoding", [None, "float", "base64"])  # None: the client asks for base64 and decodes it

@@ -27,19 +27,10 @@ CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 
 @pytest.fixture(scope="module")
 def platform(valkey: Any, seaweed: Any, session_zygote: Zygote) -> Iterator[Platform]:
-    with running_platform(valkey, seaweed, session_zygote, body_timeout_s=2.0) as running:
-        running.serve("parrot")
-        running.serve("measures")
+    with running_platform(valkey, seaweed, session_zygote, "parrot", "measures", body_timeout_s=2.0) as running:
         running.deploy(FUNCTIONS / "echo_sum", name="sums")
         running.deploy(FUNCTIONS / "parrot", name="asleep")
         yield running
-    session_zygote.clean()
-
-
-@pytest.fixture(scope="module")
-def client(platform: Platform) -> Iterator[OpenAI]:
-    with platform.client() as client:
-        yield client
 
 
 def chat(client: OpenAI, text: str, model: str = "parrot", **more: Any) -> Any:

@@ -43,13 +43,6 @@ def platform(valkey: Any, seaweed: Any, session_zygote: Zygote) -> Iterator[Plat
         folder = FUNCTIONS / "chats"
         running.start(running.deploy(folder).ref, folder, weights=tiny_model("llama"))
         yield running
-    session_zygote.clean()
-
-
-@pytest.fixture(scope="module")
-def client(platform: Platform) -> Iterator[OpenAI]:
-    with platform.client() as client:
-        yield client
 
 
 def chat(client: OpenAI, text: str = "the cat and the dog", **more: Any) -> Any:

@@ -35,13 +35,6 @@ def platform(
         running.start(running.deploy(app.parent).ref, app.parent, weights=model.path)
         running.start(running.deploy(FUNCTIONS / "chats").ref, FUNCTIONS / "chats", weights=tiny_model("llama"))
         yield running
-    session_zygote.clean()
-
-
-@pytest.fixture(scope="module")
-def client(platform: Platform) -> Iterator[OpenAI]:
-    with platform.client() as client:
-        yield client
 
 
 def chat(client: OpenAI, url: str = RED, model: str = "vlm", **more: Any) -> Any:

@@ -88,13 +88,20 @@ def manifest_of(folder: Path) -> Manifest:
 
 
 @contextmanager
-def running_platform(valkey: Any, seaweed: Any, zygote: Zygote, **settings: Any) -> Iterator[Platform]:
-    """A platform for the body of a `with`. settings: of the gateway."""
+def running_platform(valkey: Any, seaweed: Any, zygote: Zygote, *functions: str, **settings: Any) -> Iterator[Platform]:
+    """A platform for the body of a `with`; what the zygote has forked by then is ended with it.
+
+    functions: of the tests', each with an instance. settings: of the gateway.
+    """
     stores = stores_for_a_test(valkey, seaweed, DATABASE)
     with redis_sync.Redis.from_url(stores.redis_url) as redis, short_folder() as folder:
         redis.flushdb()
         store = ObjectStore.from_settings(stores.settings(folder))
         store.ensure_bucket()
         with running_gateway(stores, store, folder, **settings) as gateway:
-            yield Platform(gateway, zygote, redis, folder)
+            platform = Platform(gateway, zygote, redis, folder)
+            for function in functions:
+                platform.serve(function)
+            yield platform
         store.close()
+    zygote.clean()

@@ -106,7 +106,7 @@ def test_what_changes_nothing_is_accepted(given: dict[str, Any]) -> None:
         ({"messages": ["tea"]}, "messages[0]"),
         ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "function", "name": "f", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [{"content": "x"}]}, "messages[0]"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": "x", "mood": "good"}]}, "messages[0].mood"),
@@ -182,6 +182,12 @@ def test_what_changes_nothing_is_accepted(given: dict[str, Any]) -> None:
 )  # fmt: skip
 def test_what_a_chat_cannot_have_is_refused_by_its_name(given: dict[str, Any], param: str) -> None:
     assert refused(requests.chat, CHAT | given).extra["param"] == param
+
+
+@pytest.mark.parametrize("message", [{"role": "king", "content": "x"}, {"content": "x"}, {"role": ["user"]}])
+def test_a_wrong_role_is_told_which_there_are(message: dict[str, Any]) -> None:
+    error = refused(requests.chat, CHAT | {"messages": [message]})
+    assert error.detail == "messages[0].role is one of system, developer, user, assistant, tool"
 
 
 @pytest.mark.parametrize(("name", "reason"), [("wishes", "unknown_parameter"), ("store", "unsupported_parameter")])

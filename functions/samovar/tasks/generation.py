@@ -10,7 +10,7 @@ This module does not know models, tokenizers or HTTP.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -56,10 +56,14 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["function"] = "function"
 
 
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+ROLES: tuple[str, ...] = get_args(Role)
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One turn of a conversation."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Role
     content: str | list[Part] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from samovar.tasks.generation import ROLES
 from samovar_gateway.openai import fields
 
 ERROR_NAME = "OpenAIError"
@@ -33,7 +34,7 @@ _TOKENS = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
 _TEXTS = {"anyOf": [_TEXT, {"type": "array", "items": {"anyOf": [_TEXT, _TOKENS]}, "minItems": 1}, _TOKENS]}
 _MESSAGE = {
     "type": "object",
-    "properties": {"role": {"enum": ["system", "developer", "user", "assistant", "tool"]}, "content": {}},
+    "properties": {"role": {"enum": [*ROLES]}, "content": {}},
     "required": ["role"],
 }
 _AT_LEAST_ONE = {"type": ["integer", "null"], "minimum": 1}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from samovar.tasks.generation import MAX_MESSAGES, refusal
+from samovar.tasks.generation import MAX_MESSAGES, ROLES, refusal
 from samovar_gateway.openai import media
 from samovar_gateway.openai.fields import UNSUPPORTED, listed, only
 
@@ -36,6 +36,8 @@ def _message(value: Any, path: str, kinds: frozenset[str]) -> dict[str, Any]:
     message = only(value, MESSAGE, path)
     if message.pop("annotations", []) != []:  # of an earlier answer, sent back whole
         raise refusal(f"{path}.annotations", f"{path}.annotations is not supported", reason=UNSUPPORTED)
+    if message.get("role") not in ROLES:
+        raise refusal(f"{path}.role", f"{path}.role is one of {', '.join(ROLES)}")
     content = message.get("content")
     if isinstance(content, list):
         message["content"] = [_part(part, f"{path}.content[{place}]", kinds) for place, part in enumerate(content)]
