@@ -170,6 +170,7 @@ def told_of(error: SamovarError, **names: str) -> dict[str, Any]:
         (RateLimited("?"), "rate_limit_error", "rate_limit_exceeded", None),
         (by_code()["queue_full"]("?"), "server_error", "queue_full", None),
         (by_code()["function_raised"]("?", type="ValueError"), "server_error", "function_raised", None),
+        (BadOutput("has nan", path="$.logprobs[0]"), "server_error", "bad_output", None),
     ],
 )  # fmt: skip
 def test_errors_in_openais_shape(error: SamovarError, kind: str, code: str, param: str | None) -> None:

@@ -73,5 +73,5 @@ def _param(error: SamovarError) -> str | None:
         return "model"
     if "param" in error.extra:
         return str(error.extra["param"])
-    path = error.extra.get("path")
+    path = error.extra.get("path") if error.status < 500 else None  # of an answer it is no field of the request
     return str(path).removeprefix("$").removeprefix(".") or None if path is not None else None
