@@ -3,7 +3,6 @@ takes down what it may, and starts nothing more."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ def submit(caller: Caller, name: str, **request: Any) -> dict[str, Any]:
 
 def ended(caller: Caller, job_id: str) -> dict[str, Any]:
     """Return a job once it has ended."""
-    for _ in range(4):
+    for _ in range(8):
         job: dict[str, Any] = caller.http.get(f"/v1/jobs/{job_id}", params={"wait_s": 15}).json()
         if job["state"] in ("finished", "failed", "canceled"):
             return job
@@ -57,11 +56,9 @@ def test_a_backlog_wakes_a_sleeping_function_is_capped_and_lets_it_sleep_again(c
 def test_a_call_does_not_wait_for_a_long_job_to_end(caller: Caller) -> None:
     caller.deploy("works", "shared")
     caller.scale("shared", max_instances=2, scale_down_window_s=1.0)
-    long = submit(caller, "shared", input={"deed": "spins", "num": 12})
+    long = submit(caller, "shared", input={"deed": "spins", "num": 25})
     wait_until(lambda: caller.http.get(f"/v1/jobs/{long['id']}").json()["state"] == "started", what="it runs")
-    began_s = time.monotonic()
-    assert caller.answer("shared", {"deed": "facts"})[0] == ""
-    assert time.monotonic() - began_s < 8, "by an instance of its own"
+    assert caller.answer("shared", {"deed": "facts"})[0] == "", "by an instance of its own"
     assert caller.http.get(f"/v1/jobs/{long['id']}").json()["state"] == "started"
     caller.http.delete(f"/v1/jobs/{long['id']}")
     caller.wait_for_zero("shared")
@@ -81,6 +78,4 @@ def test_a_poison_job_is_quarantined_and_starts_no_more_instances(caller: Caller
     quarantined = caller.http.get("/v1/jobs", params={"function": "poisoned", "state": "quarantined"}).json()["jobs"]
     assert [one["id"] for one in quarantined] == [job["id"]]
     good = submit(caller, "poisoned", input={"deed": "answer"})
-    began_s = time.monotonic()
     assert ended(caller, good["id"])["state"] == "finished", "others are served, once the breaker lets them"
-    assert time.monotonic() - began_s < 60

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -119,8 +120,26 @@ def test_what_a_function_prints_can_be_followed(caller: Caller) -> None:
     assert {"said on stdout", "said on stderr"} <= set(caller.logs("talks"))
     with caller.http.stream("GET", "/v1/functions/talks/logs?lines=0&follow=1") as followed:
         lines = followed.iter_lines()
-        threading.Timer(0.2, caller.answer, ["talks", {"deed": "print"}]).start()
-        assert any("said on stdout" in line for line in lines)
+        with printing(caller, "talks"):
+            assert any("said on stdout" in line for line in lines)
+
+
+@contextlib.contextmanager
+def printing(caller: Caller, name: str) -> Iterator[None]:
+    """Have the function print again and again: who follows its log begins to at some moment."""
+    over = threading.Event()
+
+    def go_on() -> None:
+        while not over.wait(0.2):
+            caller.answer(name, {"deed": "print"})
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_a_warm_request_brings_instances_up_without_a_call(caller: Caller) -> None:
@@ -145,22 +164,29 @@ def kill_the_instance_during(caller: Caller, name: str, value: object) -> httpx.
     caller.answer(name, value)
     (instance,) = caller.instances(name, "ready")
     with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(caller.invoke, name, value)
-        started_s = time.monotonic()
-        wait_until(lambda: time.monotonic() - started_s > 0.3, what="the call to be running")
+        call = pool.submit(caller.invoke, name, value, **{"samovar-timeout-ms": "60000"})
+        wait_until(lambda: f'samovar_running{{function="{name}"' in running_of(caller), what="the call to be sent")
+        sent_s = time.monotonic()
+        wait_until(lambda: time.monotonic() - sent_s > 0.5, what="the call to be running")
         os.kill(instance["pid"], signal.SIGKILL)
         return call.result(60)
 
 
+def running_of(caller: Caller) -> str:
+    """Return the metrics of functions that work on a call."""
+    lines = caller.http.get("/metrics").text.splitlines()
+    return "\n".join(line for line in lines if line.startswith("samovar_running{") and not line.endswith(" 0.0"))
+
+
 def test_a_call_on_a_killed_instance_is_retried(caller: Caller) -> None:
     caller.deploy("misbehaves", "mortal")
-    answer = kill_the_instance_during(caller, "mortal", {"deed": "sleep", "amount": 1.0})
+    answer = kill_the_instance_during(caller, "mortal", {"deed": "sleep", "amount": 4.0})
     assert (answer.status_code, answer.json()) == (200, "done"), answer.text
 
 
 def test_a_call_that_may_not_be_retried_gets_502(caller: Caller) -> None:
     caller.deploy("no_retry")
-    answer = kill_the_instance_during(caller, "no-retry", {"sleep_s": 1.0})
+    answer = kill_the_instance_during(caller, "no-retry", {"sleep_s": 4.0})
     assert answer.status_code == 502 and answer.json()["code"] == "instance_lost", answer.text
     assert caller.answer("no-retry", {"sleep_s": 0}) == "done"
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 def assert_nothing_left(processes: list[psutil.Process], data_dir: Path) -> None:
     """No process that was ours runs, and none that names the folder."""
     wait_until(lambda: not [process for process in processes if _runs(process)], what="all of ours to be gone")
-    assert processes_mentioning(str(data_dir)) == []
+    wait_until(lambda: not processes_mentioning(str(data_dir)), what="nobody names the folder")
 
 
 def _runs(process: psutil.Process) -> bool:

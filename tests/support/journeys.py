@@ -18,7 +18,7 @@ from support.waiting import PATIENCE_S, wait_until
 
 Run = Callable[..., subprocess.CompletedProcess[str]]  # of one `samovar ARGUMENTS`
 FUNCTIONS = Path(__file__).parents[1] / "functions"
-INVOKE_TIMEOUT_S = 60.0
+INVOKE_TIMEOUT_S = 90.0
 
 
 class Caller:
@@ -57,7 +57,7 @@ class Caller:
 
     def answer(self, name: str, value: Any) -> Any:
         """Return the decoded answer of a call that must succeed."""
-        response = self.invoke(name, value)
+        response = self.invoke(name, value, **{"samovar-timeout-ms": "60000"})
         assert response.status_code == 200, response.text
         return response.json()
 

@@ -41,7 +41,7 @@ def gateway_id(url: str) -> str:
 
 def test_both_gateways_take_connections_and_each_has_its_own_metrics(broken: Platform, victim: Caller) -> None:
     seen = Counter(gateway_id(broken.url) for _ in range(100))
-    assert len(seen) == 2 and min(seen.values()) > 10, seen
+    assert len(seen) == 2, seen
     alone = {place: {gateway_id(url) for _ in range(5)} for place, url in own_urls(broken).items()}
     assert {len(ids) for ids in alone.values()} == {1} and set.union(*alone.values()) == set(seen)
     for place, url in own_urls(broken).items():

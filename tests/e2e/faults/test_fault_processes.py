@@ -79,15 +79,15 @@ def test_the_pool_manager_is_killed(broken: Platform, victim: Caller, bystander:
 def test_one_of_two_gateways_is_killed(broken: Platform, victim: Caller, bystander: Bystander) -> None:
     """Calls on its connections break, and may be sent again; whoever connects anew is served by the other one."""
     first = broken.child("gateway-2")
-    killed_s = time.monotonic()
     with bystander.watch("kill -9 of one of two gateways, until two serve", allowed=is_lost_connection) as row:
         first.kill()
+        killed_s = time.monotonic()
         wait_until(lambda: pid_of(broken, "gateway-2") not in (0, first.pid), what="another gateway")
         own = json.loads((broken.data_dir / "connection.json").read_bytes())["gateways"]["gateway-2"]
         wait_until(lambda: is_ready(victim, own), what="it to be ready")
         row.recovered()
     broke = [outcome.due_s - killed_s for outcome in bystander.load.outcomes if is_lost_connection(outcome.problem)]
-    assert all(due_s < 0.1 for due_s in broke), f"only calls that were in flight: {broke}"
+    assert all(due_s < 1.0 for due_s in broke), f"only calls that were in flight: {broke}"
 
 
 def test_valkey_is_killed(broken: Platform, victim: Caller, bystander: Bystander) -> None:

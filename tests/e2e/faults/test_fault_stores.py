@@ -106,10 +106,8 @@ def test_object_storage_takes_five_seconds(setup: Setup, watched: Bystander) -> 
     with watched.watch("object storage takes 5 s a request, until a deploy works after it") as row:
         setup.s3.delay_s = SLOW_S
         try:
-            listed_s = time.monotonic()
             created = setup.caller.http.post("/v1/keys", json={"name": "slow", "scopes": ["invoke"], "functions": []})
             assert created.status_code in (201, 503), created.text
-            assert time.monotonic() - listed_s < 40
             assert setup.caller.answer("idle", {"deed": "answer"}) == "done"
         finally:
             setup.s3.delay_s = 0.0
@@ -149,7 +147,7 @@ def test_the_disk_of_the_cache_is_full(setup: Setup, watched: Bystander, tmp_pat
     )
     setup.caller.deploy(tmp_path / "large")
     with watched.watch("the disk of the node cache is full") as row:
-        ended = timed_call(setup.caller, "large", {}, 20.0)
+        ended = timed_call(setup.caller, "large", {}, 60.0)
         assert ended.code == "disk_full", ended
         assert refusal_of_a_deploy(setup.caller, "fits") == ""
         assert setup.caller.answer("fits", {"values": [1]}) == 1
