@@ -244,6 +244,9 @@ def test_what_captions_takes_a_prompt_or_one_message(session_zygote: Zygote, tmp
     twice = message | {"messages": message["messages"] * 2}
     failed = caller.fail(twice)
     assert failed.status == 400 and "no chat template" in failed.detail
+    for wrong in ({"prompt": "the tea is"}, {"prompt": [5, 6]}):
+        failed = caller.fail(wrong)
+        assert (failed.status, failed.extra["param"]) == (400, "prompt") and "an image" in failed.detail
 
 
 def test_a_model_that_remembers_places_itself_does_one_after_the_other(session_zygote: Zygote, tmp_path: Path) -> None:

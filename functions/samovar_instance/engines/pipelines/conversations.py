@@ -24,7 +24,8 @@ from samovar_instance.engines.generation.templates import ChatTemplate, num_char
 from samovar_instance.engines.generation.tools import ToolFormat
 from samovar_instance.engines.pipelines.media import MAX_PIXELS, MAX_SOUND_S, image_of, png_of, sound_of
 
-_IDS = ("input_ids", "decoder_input_ids")
+_TEXT = "input_ids"
+_IDS = (_TEXT, "decoder_input_ids")
 _RATE_HZ = 16_000  # of processors that do not say
 _PROOF_SIDE = 64  # pixels
 
@@ -38,16 +39,19 @@ class MediaPlanner(Planner):
         limits: Limits,
         kinds: frozenset[str],
         move: Callable[[Any], dict[str, Any]],
+        needed: str = _TEXT,
         tool_format: ToolFormat | None = None,
     ) -> None:
         """processor: of transformers, with a tokenizer. kinds: of parts that are taken, such as "image".
 
-        move: makes the model's inputs of what the processor made, where the model is. tool_format: as of `Planner`.
+        move: makes the model's inputs of what the processor made, where the model is. needed: the input that the model
+        cannot do without. tool_format: as of `Planner`.
         """
         super().__init__(processor.tokenizer, limits, tool_format)
         self._processor = processor
         self._kinds = kinds
         self._move = move
+        self._needed = needed
         self._reading = threading.Lock()
         self._template: MediaTemplate = MediaTemplate(processor)
 
@@ -55,6 +59,7 @@ class MediaPlanner(Planner):
         if isinstance(request.prompt, list):
             if request.images:
                 raise refusal("images", "images go with a prompt that is a text")
+            self._check_needed({_TEXT: request.prompt}, "prompt")
             return await super()._prompt(request, wanted_tools)
         param = "prompt" if request.messages is None else "messages"
         messages = request.messages or []
@@ -81,11 +86,16 @@ class MediaPlanner(Planner):
     def _read(self, request: GenerationInput, tools: list[Tool]) -> tuple[list[int], dict[str, Any]]:
         """Return tokens and the model's inputs, of which they are one. Raises: RequestError."""
         inputs = self._inputs(request, tools)
+        param = "prompt" if request.messages is None else "messages"
+        self._check_needed(inputs, param)
         name = next((name for name in _IDS if name in inputs), None)
         if name is None:
-            param = "prompt" if request.messages is None else "messages"
             raise refusal(param, "the model's processor makes no tokens of it")
         return inputs[name][0].tolist(), inputs
+
+    def _check_needed(self, inputs: dict[str, Any], param: str) -> None:
+        if self._needed not in inputs:
+            raise refusal(param, "this model writes about an image, and there is none")
 
     def _inputs(self, request: GenerationInput, tools: list[Tool]) -> dict[str, Any]:
         extractor = getattr(self._processor, "feature_extractor", None)

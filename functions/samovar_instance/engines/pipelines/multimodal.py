@@ -20,6 +20,7 @@ from samovar_instance.engines.generation.step_loop import StepLoop
 from samovar_instance.engines.generation.stepwise import StepwiseEngine
 from samovar_instance.engines.generation.tools import FORMATS
 from samovar_instance.engines.pipelines.conversations import MediaPlanner
+from samovar_instance.engines.pipelines.loading import may_lack
 from samovar_instance.engines.pipelines.reading import load_processor
 
 
@@ -46,7 +47,7 @@ class ImageTextToText(GenerationHandler):
         session = sessions.current()
         if session is not None and session.acceleration.is_built:
             raise DeployRefused(f"{self.task} takes precision and attention, and no compile or engine")
-        model = load_pretrained(weights, getattr(transformers, self.auto_class), device)
+        model = load_pretrained(weights, getattr(transformers, self.auto_class), device, may_lack=may_lack(self.task))
         processor = load_processor(weights, self.task)
         tokenizer = processor.tokenizer
         num_logits = model.config.get_text_config(decoder=True).vocab_size
@@ -59,6 +60,7 @@ class ImageTextToText(GenerationHandler):
             Limits(context, num_logits, end_ids(model.generation_config, tokenizer)),
             PARTS[self.task],
             lambda made: dict(made.to(device=model.device, dtype=model.dtype)),
+            model.main_input_name,
             FORMATS[self.tool_format] if self.tool_format else None,
         )
         self._planner, self.proof = planner, planner.proof()
