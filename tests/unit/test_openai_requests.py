@@ -113,6 +113,7 @@ def test_what_changes_nothing_is_accepted(given: dict[str, Any]) -> None:
         ({"messages": [{"role": "assistant", "content": "x", "refusal": "no"}]}, "messages[0].refusal"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "b": 1}]}]},
          "messages[0].content[0].b"),

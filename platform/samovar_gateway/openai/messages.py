@@ -56,7 +56,10 @@ def _message(value: Any, path: str, kinds: frozenset[str]) -> dict[str, Any]:
 
 def _part(value: Any, path: str, kinds: frozenset[str]) -> dict[str, Any]:
     if not isinstance(value, dict) or value.get("type") == "text":
-        return only(value, ("type", "text"), path)
+        part = only(value, ("type", "text"), path)
+        if "text" not in part:
+            raise refusal(f"{path}.text", f"{path}.text: a part of type text has one")
+        return part
     kind, read = media.PARTS.get(str(value.get("type")), ("", None))
     if read is None or kind not in kinds:
         taken = " or ".join(["text", *(name for name, (kind, _) in media.PARTS.items() if kind in kinds)])
