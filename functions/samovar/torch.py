@@ -16,6 +16,7 @@ import json
 import logging
 import re
 import tempfile
+from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from transformers.models.auto.auto_factory import _get_model_class
 
 from samovar.acceleration.models import accelerate as accelerate
 from samovar.acceleration.models import declared_now, dtype_of
+from samovar.errors import DeployRefused
 
 logger = logging.getLogger("samovar.torch")
 
@@ -43,7 +45,12 @@ class _CannotMatch(Exception):
 
 
 def load_pretrained(
-    path: str | Path, auto_class: Any = AutoModel, device: str = "cpu", dtype: torch.dtype | None = None
+    path: str | Path,
+    auto_class: Any = AutoModel,
+    device: str = "cpu",
+    dtype: torch.dtype | None = None,
+    *,
+    may_lack: Collection[str] | None = None,
 ) -> Any:
     """Return the model saved in a directory, in eval mode, equal in every output bit to `from_pretrained`.
 
@@ -51,25 +58,46 @@ def load_pretrained(
         path: directory with config.json and safetensors files, whole or sharded.
         auto_class: a transformers Auto class, or a model class. device: "cpu" or "cuda:N".
         dtype: of the floating parameters; None keeps what the checkpoint was saved in.
+        may_lack: parts of the names of weights that may be missing; None = any may be. transformers makes those up at
+            random, which is right for a part whose answer is not used, and for training.
     What the version declares (`samovar.acceleration`) is made of it: its precision, unless `dtype` says another, its
     attention kernel, and what was built of it at deploy in its place.
-    Raises: whatever `from_pretrained` raises for a directory it cannot load.
+    Raises: DeployRefused for weights that are missing and may not be; whatever `from_pretrained` raises for a directory
+        it cannot load.
     """
     folder = Path(path)
     declared = declared_now()
-    return accelerate(_load(folder, auto_class, device, dtype or dtype_of(declared), declared.attention), device)
+    model, missing = _load(folder, auto_class, device, dtype or dtype_of(declared), declared.attention)
+    if may_lack is not None:
+        _refuse_random(folder, sorted(name for name in missing if not any(part in name for part in may_lack)))
+    return accelerate(model, device)
 
 
-def _load(folder: Path, auto_class: Any, device: str, dtype: torch.dtype | None, attention: str) -> Any:
+def _refuse_random(folder: Path, missing: list[str]) -> None:
+    """Raise DeployRefused if weights are missing: what a model answers with random ones looks like an answer."""
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise DeployRefused(
+            f"the weights in {folder.name} lack {missing[0]}{more}, which would be random: either they are not all "
+            "there, or config.json is that of another model"
+        )
+
+
+def _load(
+    folder: Path, auto_class: Any, device: str, dtype: torch.dtype | None, attention: str
+) -> tuple[Any, Collection[str]]:
+    """Return the model, and which of its weights were not in the directory."""
     try:
-        return _load_mapped(folder, auto_class, device, dtype, attention)
+        return _load_mapped(folder, auto_class, device, dtype, attention), ()
     except _CannotMatch as reason:
         logger.warning("loading %s with from_pretrained: %s", folder, reason)
     except Exception as error:  # noqa: BLE001 (whatever breaks in internals, from_pretrained is the answer)
         logger.warning("loading %s with from_pretrained: %s: %s", folder, type(error).__name__, error)
     kernel = {"attn_implementation": attention} if attention else {}
-    model = auto_class.from_pretrained(folder, dtype=dtype or "auto", local_files_only=True, **kernel)
-    return model.to(device).eval()
+    model, found = auto_class.from_pretrained(
+        folder, dtype=dtype or "auto", local_files_only=True, output_loading_info=True, **kernel
+    )
+    return model.to(device).eval(), found["missing_keys"]
 
 
 def prepare() -> None:

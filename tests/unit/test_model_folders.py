@@ -20,12 +20,19 @@ from samovar.models.project import (
     write_project,
 )
 from samovar.models.tasks import ALIASES, TASKS, choose, fits
+from samovar.spec import check_name
+
+
+def tensors(num_bytes: int) -> str:
+    """Return a safetensors file of one tensor, as text."""
+    head = json.dumps({"w": {"dtype": "U8", "shape": [num_bytes], "data_offsets": [0, num_bytes]}})
+    return chr(len(head)) + "\0" * 7 + head + "w" * num_bytes
 
 
 def folder_of(tmp_path: Path, files: dict[str, Any] | None = None, **config: Any) -> Path:
     """Return a folder with a config.json, weights and these files; a value that is no text is written as JSON."""
     folder = tmp_path / "Tiny-Model.v1"
-    for name, content in {"config.json": config, "model.safetensors": "w" * 100, **(files or {})}.items():
+    for name, content in {"config.json": config, "model.safetensors": tensors(100), **(files or {})}.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content if isinstance(content, str) else json.dumps(content))
@@ -75,7 +82,7 @@ def test_only_what_the_model_needs_goes_up(tmp_path: Path) -> None:
 
 def test_of_a_sharded_model_all_shards_go_up(tmp_path: Path) -> None:
     index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-1.safetensors"}}
-    shards = {"model-1.safetensors": "1", "model-2.safetensors": "2", "other.safetensors": "3"}
+    shards = {"model-1.safetensors": tensors(1), "model-2.safetensors": tensors(2), "other.safetensors": "3"}
     path = bert(tmp_path, files={**shards, "model.safetensors.index.json": index})
     (path / "model.safetensors").unlink()
     folder = read_model_folder(str(path))
@@ -121,17 +128,34 @@ def broken(tmp_path: Path, what: str) -> str:
             (path / "model.safetensors").unlink()
         case "pickled" | "gguf":
             (path / "model.safetensors").rename(path / ("pytorch_model.bin" if what == "pickled" else "model.gguf"))
+        case "adapter alone":
+            (path / "config.json").unlink()
         case "gguf alone":
             (path / "config.json").rename(path / "model.gguf")
-        case "no json":
-            (path / "config.json").write_text("{")
-        case "a list":
-            (path / "config.json").write_text("[]")
-        case "pointer":
-            (path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
-        case "modules":
-            (path / "modules.json").write_text('[{"path": 1}]')
+        case "shard in a list":
+            (path / "model.safetensors").unlink()
+    for name, content in WRITTEN.get(what, {}).items():
+        (path / name).write_text(content)
     return str(path)
+
+
+ADAPTER = {"adapter_config.json": '{"base_model_name_or_path": "org/base"}'}
+# what stands in files of a folder that is a model's but for them
+WRITTEN = {
+    "no json": {"config.json": "{"},
+    "a list": {"config.json": "[]"},
+    "pointer": {"model.safetensors": "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"},
+    "cut off": {"model.safetensors": tensors(100)[:-1]},
+    "beginning": {"model.safetensors": tensors(100)[:20]},
+    "nothing": {"model.safetensors": ""},
+    "longer": {"model.safetensors": tensors(100) + "w"},
+    "no head": {"model.safetensors": tensors(100).replace("data_offsets", "offsets")},
+    "size that lies": {"model.safetensors": "\x7f" * 8 + "{}"},
+    "shard in a list": {"model.safetensors.index.json": '{"weight_map": {"a": ["model.safetensors"]}}'},
+    "adapter": ADAPTER,
+    "adapter alone": ADAPTER,
+    "modules": {"modules.json": '[{"path": 1}]'},
+}
 
 
 REFUSED = [
@@ -146,6 +170,15 @@ REFUSED = [
     ("no json", "config.json is not JSON"),
     ("a list", "is not a JSON object"),
     ("pointer", "model.safetensors is only a pointer of git-lfs"),
+    ("cut off", "model.safetensors is cut off: it has 171 bytes, its head tells of 172"),
+    ("beginning", r"no safetensors file, or only its beginning \(20 bytes\)"),
+    ("nothing", r"no safetensors file, or only its beginning \(0 bytes\)"),
+    ("longer", "model.safetensors is too long"),
+    ("no head", "model.safetensors is no safetensors file: its head cannot be read"),
+    ("size that lies", "no safetensors file, or only its beginning"),
+    ("shard in a list", "does not say which files hold the weights"),
+    ("adapter", r"an adapter \(adapter_config.json\) to org/base: .* merge_and_unload"),
+    ("adapter alone", "an adapter"),
     ("modules", "modules of sentence-transformers"),
 ]
 
@@ -154,6 +187,20 @@ REFUSED = [
 def test_what_is_not_a_model_is_refused_with_what_to_do(tmp_path: Path, what: str, detail: str) -> None:
     with pytest.raises(DeployRefused, match=detail):
         read_model_folder(broken(tmp_path, what))
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("SmolLM2-135M-Instruct", "smollm2-135m-instruct"),
+        ("Qwen2.5 (Ünï)", "qwen2-5-uni"),
+        ("模型", "model"),
+        ("--" + "a" * 80, "a" * 63),
+    ],
+)
+def test_functions_are_named_like_their_folders(folder: str, name: str) -> None:
+    assert default_model_name(ModelFolder(path=Path("/models") / folder, config={}, files=())) == name
+    assert check_name(name) == name
 
 
 def test_pickled_weights_go_up_if_they_are_trusted(tmp_path: Path) -> None:

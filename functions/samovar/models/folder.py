@@ -15,6 +15,7 @@ from typing import Any
 
 from samovar.bundle import PICKLED
 from samovar.errors import DeployRefused
+from samovar.models.safetensors import refuse_incomplete
 
 # beside the weights: configuration, tokenizers, chat templates; the rest is for other libraries or for training
 _NEEDED = (
@@ -23,6 +24,7 @@ _NEEDED = (
 )  # fmt: skip
 _NOT_NEEDED = ("*.index.json", "trainer_state.json", "all_results.json", "train_results.json", "eval_results.json")
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_ADAPTER = "adapter_config.json"
 _PICKLED_WHOLE, _PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 _WEIGHTS = (*(f"*{suffix}" for suffix in sorted(PICKLED)), "*.safetensors", "*.gguf", "*.onnx", "*.h5", "*.msgpack")
 _HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
@@ -82,6 +84,7 @@ def read_model_folder(text: str, *, allow_pickle: bool = False) -> ModelFolder:
     modules = _modules(path)
     inner = next((place for kind, place in modules if kind == "Transformer"), "")
     prefix = f"{inner}/" if inner else ""
+    _refuse_adapter(path / inner)
     if not (path / inner / "config.json").is_file():
         raise DeployRefused(_no_config(path))
     names = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
@@ -90,6 +93,9 @@ def read_model_folder(text: str, *, allow_pickle: bool = False) -> ModelFolder:
     places = {place for _, place in modules}
     needed = {name for name in visible if _is_needed(name, prefix, places)} | {prefix + name for name in weights}
     _refuse_pointers(path, sorted(needed))
+    for name in sorted(needed):
+        if name.endswith(".safetensors"):
+            refuse_incomplete(path / name)
     others = [name for name in visible if name not in needed and any(fnmatchcase(name, form) for form in _WEIGHTS)]
     return ModelFolder(
         path=path,
@@ -99,6 +105,16 @@ def read_model_folder(text: str, *, allow_pickle: bool = False) -> ModelFolder:
         modules=modules,
         pipeline_tag=_pipeline_tag(path / "README.md"),
     )
+
+
+def _refuse_adapter(folder: Path) -> None:
+    """Raise DeployRefused if what was trained is a change to another model: served alone it is not what was trained."""
+    if (folder / _ADAPTER).is_file():
+        base = _json_object(folder / _ADAPTER).get("base_model_name_or_path")
+        raise DeployRefused(
+            f"{folder} is an adapter ({_ADAPTER}) to {base or 'a model that it does not name'}: put both together "
+            "once, with peft's merge_and_unload() and save_pretrained(folder), and deploy that folder"
+        )
 
 
 def _refuse_pointers(path: Path, names: list[str]) -> None:
@@ -140,8 +156,9 @@ def _weights(folder: Path, allow_pickle: bool) -> list[str]:
 
 def _sharded(folder: Path, index: str) -> list[str]:
     weight_map = _json_object(folder / index).get("weight_map")
-    shards = sorted(set(weight_map.values())) if isinstance(weight_map, dict) else []
-    if not shards or not all(isinstance(shard, str) for shard in shards):
+    listed = list(weight_map.values()) if isinstance(weight_map, dict) else []
+    shards = sorted({shard for shard in listed if isinstance(shard, str)})
+    if not shards or not all(isinstance(shard, str) for shard in listed):
         raise DeployRefused(f"{folder / index} does not say which files hold the weights")
     missing = [shard for shard in shards if "/" in shard or not (folder / shard).is_file()]
     if missing:

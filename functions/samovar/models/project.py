@@ -10,13 +10,14 @@ them. This module does not know the command line or uploads.
 from __future__ import annotations
 
 import json
+import re
 import textwrap
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from samovar.authoring import default_name
 from samovar.errors import DeployRefused
 from samovar.models.folder import ModelFolder
 from samovar.models.processors import processors_of
@@ -42,7 +43,8 @@ class Wishes:
 
 def default_model_name(folder: ModelFolder) -> str:
     """Return the function name made from the folder's: `SmolLM2-135M-Instruct` becomes `smollm2-135m-instruct`."""
-    return default_name(folder.path.name.lower().replace(".", "-").replace(" ", "-"))[:63].strip("-")
+    plain = unicodedata.normalize("NFKD", folder.path.name).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:63].strip("-") or "model"
 
 
 def example_of(task: ModelTask, folder: ModelFolder) -> dict[str, Any]:

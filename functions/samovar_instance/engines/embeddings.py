@@ -50,7 +50,7 @@ class Embedder:
         self.device = device
         recipe = read_recipe(weights)
         encoder = weights / recipe.encoder
-        self.net = load_pretrained(encoder, device=device)
+        self.net = load_pretrained(encoder, device=device, may_lack=("pooler.",))  # the tokens are pooled, not by it
         self.tokenizer = load_tokenizer(encoder)
         self.tokenizer.no_padding()
         self._max_tokens = self.max_tokens or recipe.max_tokens

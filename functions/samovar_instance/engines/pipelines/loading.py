@@ -23,6 +23,9 @@ _LACKS = re.compile(
     r"requires `(?P<c>\w+)` to be installed|Package `(?P<d>\w+)` is required"
 )
 _ADD = 'add requirements=["{}"] to its @sv.function (`samovar deploy --model … --eject DIR` writes the file)'
+# parts of the names of weights that models are saved without: used in training alone, or ahead of what is asked for
+_UNUSED = ("masked_spec_embed", "num_batches_tracked", "position_ids")
+_UNUSED_HEADS = ("pooler.", "vision_model.head.", "post_layernorm.")
 _FIRST_POSITION = 2  # of models that count positions from behind the padding token
 
 
@@ -30,8 +33,8 @@ def load_pipeline(task: str, weights: Path, device: str, pipeline_class: Any = N
     """Return transformers' pipeline for `task` with the model in `weights`, on `device`.
 
     Args: pipeline_class: in place of the one that transformers has for the task.
-    Raises: DeployRefused if this version of transformers has no such task, the model is not made for it, or it needs a
-        package that is not there.
+    Raises: DeployRefused if this version of transformers has no such task, the model is not made for it, weights are
+        missing, or it needs a package that is not there.
     """
     import transformers
     from transformers import AutoConfig, pipeline
@@ -47,7 +50,7 @@ def load_pipeline(task: str, weights: Path, device: str, pipeline_class: Any = N
     if auto is None:
         raise DeployRefused(f"a model of the type {config.model_type} cannot do {task}")
     try:
-        model = load_pretrained(weights, auto, device)
+        model = load_pretrained(weights, auto, device, may_lack=may_lack(task))
         processors = _processors(weights, config, watches=task in _WATCH)
         if task in _PROCESSED and (weights / "processor_config.json").is_file():
             processors["processor"] = transformers.AutoProcessor.from_pretrained(weights, local_files_only=True)
@@ -56,6 +59,11 @@ def load_pipeline(task: str, weights: Path, device: str, pipeline_class: Any = N
         if package := missing_package(str(error)):
             raise DeployRefused(lacking(task, package)) from error
         raise
+
+
+def may_lack(task: str) -> tuple[str, ...]:
+    """Return parts of the names of weights that a model for `task` does not need: what classifies uses its pooler."""
+    return _UNUSED if task.endswith("classification") else _UNUSED + _UNUSED_HEADS
 
 
 def lacking(task: str, package: str) -> str:
