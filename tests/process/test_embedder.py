@@ -127,18 +127,30 @@ def test_layers_after_the_pooling_and_the_length_are_theirs(tmp_path: Path) -> N
     assert_equal(found, [vector / vector.norm() for vector in layers])
 
 
-def test_texts_are_cut_where_the_files_say(tmp_path: Path) -> None:
+def test_texts_that_are_longer_than_the_model_reads_are_refused_with_both_numbers(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, pooling="mean_tokens", max_seq_length=6)
-    found, counts = embed(folder, TEXTS)
+    long = TEXTS[2]
+    with pytest.raises(RequestError, match=f"text has {len(tokens(folder, long))} tokens, the model reads 6") as caught:
+        embed(folder, [long])
+    assert caught.value.extra == {"param": "text", "reason": CONTEXT_EXCEEDED}
+    fits = "the old man with"
+    assert embed(folder, [fits], max_tokens=len(tokens(folder, fits)))[1] == [len(tokens(folder, fits))]
+    with pytest.raises(RequestError, match="the model reads"):
+        embed(folder, [fits], max_tokens=len(tokens(folder, fits)) - 1)
+
+
+def test_where_it_is_declared_texts_are_cut_where_the_files_say(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, pooling="mean_tokens", max_seq_length=6)
+    found, counts = embed(folder, TEXTS, truncates=True)
     assert counts == [min(6, len(tokens(folder, text))) for text in TEXTS]
     assert_equal(found, [reference(folder, text, "mean_tokens", 6) for text in TEXTS])
-    assert embed(folder, TEXTS, max_tokens=4)[1] == [min(4, count) for count in counts]
+    assert embed(folder, TEXTS, max_tokens=4, truncates=True)[1] == [min(4, count) for count in counts]
 
 
 def test_a_text_that_is_far_too_long_is_refused_before_it_is_tokenized(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, pooling="mean_tokens")
     most = 3 * MAX_CHARS_PER_TOKEN
-    assert embed(folder, ["t" * most], max_tokens=3)[1] == [3]
+    assert embed(folder, ["t" * most], max_tokens=3, truncates=True)[1] == [3]
     with pytest.raises(RequestError, match=f"has {most + 1} characters, at most {most} are taken") as caught:
         embed(folder, ["t" * (most + 1)], max_tokens=3)
     assert caught.value.extra == {"param": "text", "reason": CONTEXT_EXCEEDED}
@@ -163,7 +175,7 @@ def test_the_same_as_sentence_transformers(tmp_path: Path) -> None:
     for number, modules in enumerate([(), ("Normalize",), ("Dense", "Normalize")]):
         folder = folder_of(tmp_path / str(number), pooling="mean_tokens", modules=modules, max_seq_length=20)
         expected = library.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
-        assert_equal(embed(folder, TEXTS)[0], list(expected))
+        assert_equal(embed(folder, TEXTS, truncates=True)[0], list(expected))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import samovar as sv
 from samovar.tokenizer import load_tokenizer
 from samovar.torch import load_pretrained
 
-MAX_TOKENS = 512  # what is beyond is cut off
+MAX_TOKENS = 512  # the model has no more positions: a longer text is refused
 MAX_CHARS = 64 * MAX_TOKENS  # beyond it is refused: to tokenize 10 MB would hold up everybody else for 20 s
 MAX_WAITING = 256
 
@@ -23,6 +23,10 @@ MAX_WAITING = 256
 class Embedding(TypedDict):
     embedding: Annotated[list[float], sv.Tensor("FP32", [384])]
     num_tokens: int
+
+
+def too_long(detail: str) -> sv.errors.RequestError:
+    return sv.errors.RequestError(detail, param="text", reason="context_length_exceeded")
 
 
 @sv.function(
@@ -40,17 +44,19 @@ class MiniLM:
         self.device = device
         self.net = load_pretrained(weights, BertModel, device)
         self.tokenizer = load_tokenizer(weights)
-        self.tokenizer.enable_truncation(MAX_TOKENS)
-        self.tokenizer.no_padding()  # its file says to 128 tokens: batches are padded below, to their longest
+        self.tokenizer.no_truncation()  # its file says to cut off at 128 tokens, and to pad to them
+        self.tokenizer.no_padding()  # batches are padded below, to their longest
         self._ids = lru_cache(MAX_WAITING)(self._tokenize)  # once for a text: when it comes, to know its length
 
     def _tokenize(self, text: str) -> torch.Tensor:
-        return torch.tensor(self.tokenizer.encode(text).ids)
+        ids = self.tokenizer.encode(text).ids
+        if len(ids) > MAX_TOKENS:
+            raise too_long(f"text has {len(ids)} tokens, the model reads {MAX_TOKENS}: send it in pieces")
+        return torch.tensor(ids)
 
     def ids(self, text: str) -> torch.Tensor:
         if len(text) > MAX_CHARS:
-            detail = f"text has {len(text)} characters, at most {MAX_CHARS} are taken"
-            raise sv.errors.RequestError(detail, param="text", reason="context_length_exceeded")
+            raise too_long(f"text has {len(text)} characters, at most {MAX_CHARS} are taken")
         return self._ids(text)
 
     def num_tokens(self, text: str) -> int:

@@ -1,6 +1,6 @@
 """`Embedder`: texts to vectors, with an encoder in a folder as transformers or sentence-transformers save it.
 
-    texts ─► tokens, cut to what the model reads ─► encoder ─► pooling ─► dense layers ─► length 1
+    texts ─► tokens, no more than the model reads ─► encoder ─► pooling ─► dense layers ─► length 1
 
 How it is pooled and whether vectors have length 1 is read from the files of sentence-transformers: modules.json,
 sentence_bert_config.json, 1_Pooling/config.json, 2_Dense/. Without them: the mean over the tokens, of length 1. The
@@ -32,12 +32,13 @@ _UNSAID_MAX_TOKENS = 1_000_000  # tokenizers without a limit say a number of thi
 class Embedder:
     """One vector per text; `@sv.function(task="embeddings", batch=…)` on a subclass makes it an endpoint.
 
-    max_tokens: longest text, in tokens; what is beyond it is cut off, and a text of more than MAX_CHARS_PER_TOKEN times
-    as many characters refused. None = what the model's files say.
+    max_tokens: longest text, in tokens. None = what the model's files say. truncates: a longer one is cut off there;
+    else it is refused, as is always one of more than MAX_CHARS_PER_TOKEN times as many characters.
     pooling, normalize: None = what the files say, else the mean, of length 1. prefix: put before each text.
     """
 
     max_tokens: int | None = None
+    truncates: bool = False
     pooling: Pooling | None = None
     normalize: bool | None = None
     prefix: str = ""
@@ -54,7 +55,10 @@ class Embedder:
         self.tokenizer = load_tokenizer(encoder)
         self.tokenizer.no_padding()
         self._max_tokens = self.max_tokens or recipe.max_tokens
-        self.tokenizer.enable_truncation(self._max_tokens)
+        if self.truncates:
+            self.tokenizer.enable_truncation(self._max_tokens)
+        else:
+            self.tokenizer.no_truncation()
         self._pooling = self.pooling or recipe.pooling
         self._normalize = recipe.normalize if self.normalize is None else self.normalize
         self._lower = recipe.lower
@@ -62,16 +66,16 @@ class Embedder:
         self._ids = lru_cache(MAX_WAITING)(self._tokenize)
 
     def num_tokens(self, text: str) -> int:
-        """Return how many tokens a text comes to, special ones included, after it was cut to what the model reads.
+        """Return how many tokens a text comes to, special ones included.
 
-        Raises: RequestError if it is far longer than that.
+        Raises: RequestError if it is longer than what the model reads; where that is cut off, if it is far longer.
         """
         return len(self._tokens(text))
 
     def __call__(self, text: list[str]) -> list[Embedding]:
         """Embed a batch in one forward. A text that comes to no token at all is a vector of zeros.
 
-        Raises: RequestError for a text that is far longer than what the model reads.
+        Raises: RequestError for a text that `num_tokens` refuses.
         """
         import torch
 
@@ -94,6 +98,9 @@ class Embedder:
     def _tokenize(self, text: str) -> list[int]:
         text = self.prefix + text
         ids: list[int] = self.tokenizer.encode(text.lower() if self._lower else text).ids
+        if len(ids) > self._max_tokens:
+            detail = f"text has {len(ids)} tokens, the model reads {self._max_tokens}: send it in pieces"
+            raise refusal("text", detail, reason=CONTEXT_EXCEEDED)
         return ids
 
     def _embed(self, rows: list[list[int]]) -> torch.Tensor:
