@@ -23,7 +23,7 @@ from samovar import wire
 from samovar.errors import ProtocolError
 from samovar.lifecycle import State
 from samovar.spec import Manifest, concurrency
-from samovar_instance import devices, introspect, loader, logs, rehearsal, serving
+from samovar_instance import devices, introspect, loader, logs, rehearsal, serving, user_loop
 from samovar_instance.confine import Needs
 from samovar_instance.control import ControlServer, Peer
 from samovar_instance.forkserver import Child, ForkServer
@@ -116,8 +116,7 @@ def _specialise(
         )
     except BootError as error:
         _report_boot_error(control, peer, manifest.ref, error)
-    why_not = "async handlers keep an event loop" if loaded.loop is not None else ""
-    why_not = why_not or introspect.why_not_templatable(fds_before, num_threads - 1)
+    why_not = _why_not_templatable(loaded, fds_before, num_threads - 1, is_template)
     ready = wire.Ready(
         ref=manifest.ref,
         boot_ms=loaded.boot_ms,
@@ -138,6 +137,15 @@ def _specialise(
         child.listener, child.token, welcome, control.detach(), list(control.backlog), peer, ready
     )
     serving.serve(loaded, handover)
+
+
+def _why_not_templatable(loaded: Loaded, fds_before: dict[int, str], num_pool_threads: int, is_template: bool) -> str:
+    """Return why the process cannot be forked from, "" if it can be; a template has given up its event loop then."""
+    if is_template:
+        why_not = loader.leave_loop(loaded)
+    else:
+        why_not = user_loop.why_not_left(loaded.loop) if loaded.loop is not None else ""
+    return why_not or introspect.why_not_templatable(fds_before | loaded.loop_fds, num_pool_threads)
 
 
 def _read_manifest(message: wire.Specialise) -> Manifest:
@@ -176,6 +184,7 @@ def _run_fork(child: Child, loaded: Loaded, seed: int | None) -> NoReturn:
     _settle(child)
     devices.reseed(seed)
     devices.set_num_threads(child.num_threads)
+    loaded.have_loop()
     boot_ms = {"load": (time.perf_counter() - started_s) * 1000}
     welcome = _welcome(child, loaded.manifest.ref, State.READY, concurrency(loaded.manifest), boot_ms)
     serving.serve(loaded, serving.Handover(child.listener, child.token, welcome, []))

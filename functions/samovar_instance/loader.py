@@ -21,7 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from samovar.acceleration.session import Session
 from samovar.authoring import Definition, definition_of
 from samovar.errors import DeployRefused
 from samovar.spec import Manifest
-from samovar_instance import failures
+from samovar_instance import failures, user_loop
 from samovar_instance.hints import hint_for
 from samovar_instance.invoker import Invoker
 
@@ -58,6 +58,8 @@ class BootError(Exception):
 class Loaded:
     """A version that can answer. loop: the event loop of an async handler, made before it was warmed; else None.
 
+    loop_fds: what that loop has open for itself.
+
     manner: how an engine runs the model, in words; "" if the handler does not say.
     example: the input of the warm-up, None if the version has none. probe: of an engine whose answers are no numbers,
     numbers that show what a precision changes; None if there is none.
@@ -72,6 +74,17 @@ class Loaded:
     example: Any = None
     manner: str = ""
     probe: Callable[[], list[float]] | None = None
+    loop_fds: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether its handler runs on an event loop."""
+        return "async" in self.manifest.handler
+
+    def have_loop(self) -> None:
+        """Have an event loop, if it needs one: a fork of a template has none."""
+        if self.is_async and self.loop is None:
+            self.loop, self.loop_fds = user_loop.new_with_fds()
 
 
 @contextmanager
@@ -119,8 +132,7 @@ def load(
         if definition.has_check:
             with _phase("check", boot_ms, code_dir):
                 handler.check()
-        if "async" in definition.handler:
-            loaded.loop = _new_loop()
+        loaded.have_loop()
         with _phase("warmup", boot_ms, code_dir):
             if warm:
                 answer_example(loaded)
@@ -182,12 +194,30 @@ def _session(manifest: Manifest, weights_dir: str) -> Session | None:
     )
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    import uvloop
+def leave_loop(loaded: Loaded) -> str:
+    """Give up the event loop of a version that is warm, so that the process can be forked from.
 
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    asyncio.set_event_loop(loop)
-    return loop
+    Returns: why it cannot be done, "" if it was; then the version has no loop until `have_loop`.
+    """
+    if loaded.loop is None:
+        return ""
+    if why_not := _close_loop(loaded):
+        return why_not
+    loaded.have_loop()
+    try:
+        answer_example(loaded)
+    except Exception as error:  # noqa: BLE001 (user code)
+        failures.log(error)
+        return f"its example fails on a second event loop: {failures.describe(error)}"
+    return _close_loop(loaded)
+
+
+def _close_loop(loaded: Loaded) -> str:
+    assert loaded.loop is not None
+    why_not = user_loop.close(loaded.loop)
+    if not why_not:
+        loaded.loop, loaded.loop_fds = None, {}
+    return why_not
 
 
 def answer_example(loaded: Loaded) -> bytes:

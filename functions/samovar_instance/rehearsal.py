@@ -38,6 +38,7 @@ def rehearse_call(loaded: Loaded) -> None:
     Of ours, nothing of it can be seen later but its speed: random numbers go on as if it had not been. User code sees
     one more warm-up. Raises whatever the handler raises.
     """
+    loaded.have_loop()
     with devices.random_state_kept():
         loader.answer_example(loaded)
     _serve_a_call()

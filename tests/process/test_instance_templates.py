@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from samovar import wire
 from samovar_instance import rehearsal
 from support.instance_driver import FUNCTIONS, Instance, Zygote
+from support.tiny_models import tiny_model
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -219,6 +222,65 @@ def test_a_load_that_leaves_a_thread_is_not_templated(zygote: Zygote) -> None:
     failed = template.specialise(FUNCTIONS / "leaves_thread", role="template")
     assert isinstance(failed, wire.BootFailed)
     assert failed.phase == "template" and "1 threads" in failed.detail
+    assert zygote.exit_code(template) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "answer"), [("async_echo", {"text": "b"}, "b"), ("async_batched", {"x": 4}, 8)]
+)
+@pytest.mark.parametrize("is_ahead", [True, False])
+def test_coroutines_run_on_a_loop_of_the_fork_own(
+    zygote: Zygote, name: str, body: Any, answer: Any, is_ahead: bool
+) -> None:
+    instance = zygote.start(FUNCTIONS / name)
+    assert instance.ready is not None and instance.ready.templatable
+    template = zygote.fork()
+    assert isinstance(template.specialise(FUNCTIONS / name, role="template"), wire.Ready), template.log_text()
+    if is_ahead:
+        parked_child(template)
+    forks = [zygote.fork(parent=template) for _ in range(2)]
+    callers = [fork.connect() for fork in forks]
+    assert [caller.call(body) for caller in callers] == [answer, answer]
+
+
+def test_a_fork_generates_what_a_loaded_instance_does(zygote: Zygote) -> None:
+    asked = {"prompt": "the cat sat on", "max_tokens": 12, "temperature": 0}
+    weights = tiny_model("llama")
+    alone = zygote.start(FUNCTIONS / "chats", weights=weights)
+    assert alone.ready is not None and alone.ready.templatable
+    template = zygote.fork()
+    ready = template.specialise(FUNCTIONS / "chats", weights=weights, role="template")
+    assert isinstance(ready, wire.Ready), template.log_text()
+    forks = [zygote.fork(parent=template) for _ in range(2)]
+    wanted = said(alone, asked)
+    assert wanted and [said(fork, asked) for fork in forks] == [wanted, wanted]
+
+
+def said(instance: Instance, asked: Any) -> str:
+    """Return the text that an instance generates."""
+    caller = instance.connect()
+    caller.invoke(asked)
+    lines = caller.expect(wire.Result, WATCHDOG_S).body.splitlines()
+    return "".join(json.loads(line).get("text", "") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "why_not", "is_seen_without"),
+    [
+        ("leaves_task", "left a task running: Event.wait", True),
+        ("bound_to_loop", "fails on a second event loop: RuntimeError", False),
+    ],
+)
+def test_what_stays_with_its_event_loop_is_not_templated(
+    zygote: Zygote, name: str, why_not: str, is_seen_without: bool
+) -> None:
+    instance = zygote.start(FUNCTIONS / name)
+    assert instance.ready is not None and instance.ready.templatable is not is_seen_without
+    assert instance.connect().call({"text": "b"}) == "b", "it serves all the same"
+    template = zygote.fork()
+    failed = template.specialise(FUNCTIONS / name, role="template")
+    assert isinstance(failed, wire.BootFailed)
+    assert failed.phase == "template" and why_not in failed.detail
     assert zygote.exit_code(template) == 1
 
 
