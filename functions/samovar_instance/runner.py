@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from samovar import wire
-from samovar.errors import BadOutput, Cancelled
+from samovar.errors import BadOutput, Cancelled, DeadlineExceeded
 from samovar_instance import failures
 from samovar_instance.calls import Call, Kind
 from samovar_instance.contexts import context_of
@@ -52,9 +52,12 @@ def finish(mailbox: Mailbox, call: Call, kind: Kind, payload: Any = None) -> Non
 
 
 def fail(mailbox: Mailbox, call: Call, error: BaseException) -> None:
-    """Tell that a started call raised; the traceback of the user's own errors goes to the log."""
+    """Tell that a started call raised; the traceback of the user's own errors goes to the log.
+
+    A deadline that passed is nobody's error, whether this module or an engine noticed it.
+    """
     fault = failures.fault_of(error)
-    if fault.status >= 500 and not isinstance(error, Expired):
+    if fault.status >= 500 and not isinstance(error, Expired | DeadlineExceeded):
         failures.log(error)
     finish(mailbox, call, Kind.FAILURE, error.fault if isinstance(error, Expired) else fault)
 

@@ -121,11 +121,12 @@ def test_a_caller_who_vanishes_frees_its_place(instances: dict[str, Instance], a
     assert text_of(streamed(alone, SHORT))
 
 
-def test_a_deadline_ends_it_and_frees_its_place(alone: Caller) -> None:
+def test_a_deadline_ends_it_and_frees_its_place(instances: dict[str, Instance], alone: Caller) -> None:
     alone.invoke(ENDLESS, timeout_ms=400, accept_stream=True)
     failed = failure(alone)
     assert (failed.code, failed.extra["phase"]) == ("deadline_exceeded", "run")
     assert text_of(streamed(alone, SHORT))
+    assert "DeadlineExceeded" not in instances["chats_alone"].log_text(), "it is no fault of the function's"
 
 
 def test_a_tenant_who_floods_does_not_keep_another_waiting(instances: dict[str, Instance], alone: Caller) -> None:
