@@ -104,6 +104,28 @@ def test_a_choice_that_says_nothing_is_told_all_the_same() -> None:
     }
 
 
+@pytest.mark.parametrize("shape", [answers.Chat(), answers.Completion()])
+def test_a_choice_ends_once(shape: answers.Shape) -> None:
+    first, again = GenerationOutput(text="a", finish_reason="length"), GenerationOutput(finish_reason="stop")
+    told = [chunk["choices"][0]["finish_reason"] for chunk in chunks(shape, first, again, USAGE)]
+    assert [reason for reason in told if reason is not None] == ["length"]
+    assert whole(shape, first, again)["choices"][0]["finish_reason"] == "length"
+    for more in (GenerationOutput(text="b"), GenerationOutput(tool_calls=[CALL])):
+        with pytest.raises(BadOutput, match="choice 0 after its finish_reason"):
+            chunks(shape, first, more)
+        with pytest.raises(BadOutput, match="choice 0 after its finish_reason"):
+            whole(shape, first, more)
+
+
+def test_where_usage_is_wanted_all_chunks_but_the_last_say_null() -> None:
+    told = answers.Answer(answers.Chat(), "r1", "m", 1234, 1, 2, with_usage=True)
+    some = told.chunks(0, GenerationOutput(text="a", finish_reason="stop"), "m@1") + told.rest("m@1")
+    assert [json.loads(data)["usage"] for data in some] == [None, None, None]
+    told.chunks(0, USAGE, "m@1")
+    assert json.loads(told.usage_chunk("m@1"))["usage"]["total_tokens"] == 5
+    assert "usage" not in chunks(answers.Chat(), GenerationOutput(text="a"))[0]
+
+
 def test_what_is_of_no_interest_is_no_chunk() -> None:
     told = answer(answers.Chat())
     assert told.chunks(0, USAGE, "m@1") == []

@@ -7,7 +7,8 @@
 | text_completion       | a completion, either  | text
 
 The choices of prompt p are numbered from p * n. A choice whose function says no reason for its end has ended by
-`stop`, or by its tool calls. Usage is what the function said, over all prompts; null if it said nothing.
+`stop`, or by its tool calls. It ends once: the first reason is told, and more of it afterwards is an error. Usage is
+what the function said, over all prompts; null if it said nothing.
 This module does not know how answers are sent.
 """
 
@@ -112,9 +113,20 @@ class Completion:
 class Answer:
     """One answer: takes what functions yield, gives chunks or the whole."""
 
-    def __init__(self, shape: Shape, request_id: str, model: str, created_s: int, num_prompts: int, n: int) -> None:
-        """created_s: unix seconds. n: choices of each prompt."""
+    def __init__(
+        self,
+        shape: Shape,
+        request_id: str,
+        model: str,
+        created_s: int,
+        num_prompts: int,
+        n: int,
+        *,
+        with_usage: bool = False,
+    ) -> None:
+        """created_s: unix seconds. n: choices of each prompt. with_usage: a chunk tells it, the others say null."""
         self._shape = shape
+        self._no_usage: dict[str, Any] = {"usage": None} if with_usage else {}
         self._n = n
         self._choices = [Choice() for _ in range(num_prompts * n)]
         self._usages: dict[int, Usage] = {}
@@ -127,7 +139,7 @@ class Answer:
         """
         number, choice = self._take(prompt, item)
         told: list[bytes] = []
-        end = item.finish_reason
+        end = item.finish_reason if choice.finish_reason is None else None
         is_apart = end is not None and self._shape.ends_apart
         if item.text or item.tool_calls or item.logprobs or (end is not None and not is_apart):
             said = self._shape.delta(choice, item)
@@ -174,11 +186,14 @@ class Answer:
         if item.usage is not None:
             self._usages[prompt] = item.usage
         number = prompt * self._n + item.index
-        return number, self._choices[number]
+        choice = self._choices[number]
+        if choice.finish_reason is not None and (item.text or item.tool_calls or item.logprobs):
+            raise BadOutput(f"the function yielded more of choice {item.index} after its finish_reason")
+        return number, choice
 
     def _note(self, choice: Choice, item: GenerationOutput) -> None:
         choice.num_calls += len(item.tool_calls)
-        choice.finish_reason = item.finish_reason or choice.finish_reason
+        choice.finish_reason = choice.finish_reason or item.finish_reason
 
     def _chunk(
         self,
@@ -190,7 +205,7 @@ class Answer:
     ) -> bytes:
         choice = self._choice(number, said, tokens, reason)
         head = {**self._head, "object": self._shape.piece, "system_fingerprint": fingerprint}
-        return msgspec.json.encode({**head, "choices": [choice]})
+        return msgspec.json.encode({**head, "choices": [choice], **self._no_usage})
 
     def _choice(
         self, number: int, said: dict[str, Any], tokens: Sequence[TokenLogprob], reason: FinishReason | None

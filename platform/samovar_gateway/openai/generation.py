@@ -55,6 +55,7 @@ class Generation:
             int(time.time()),
             len(asks),
             asked.n,
+            with_usage=asked.with_usage,
         )
         with exchange.caller.watching_all(asks, exchange.receive):
             try:
