@@ -69,16 +69,16 @@ def load_pretrained(
     declared = declared_now()
     model, missing = _load(folder, auto_class, device, dtype or dtype_of(declared), declared.attention)
     if may_lack is not None:
-        _refuse_random(folder, sorted(name for name in missing if not any(part in name for part in may_lack)))
+        _refuse_random(sorted(name for name in missing if not any(part in name for part in may_lack)))
     return accelerate(model, device)
 
 
-def _refuse_random(folder: Path, missing: list[str]) -> None:
+def _refuse_random(missing: list[str]) -> None:
     """Raise DeployRefused if weights are missing: what a model answers with random ones looks like an answer."""
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise DeployRefused(
-            f"the weights in {folder.name} lack {missing[0]}{more}, which would be random: either they are not all "
+            f"the weights lack {missing[0]}{more}, which would be random: either they are not all "
             "there, or config.json is that of another model"
         )
 

@@ -33,7 +33,7 @@ def test_layers_that_are_not_there_are_not_made_up(tmp_path: Path) -> None:
     folder = altered(tmp_path, tiny_model("llama"), num_hidden_layers=3)
     with pytest.raises(
         DeployRefused,
-        match=r"the weights in model lack model\.layers\.2\.\S+ and 8 more, which would be random: either they are not",
+        match=r"the weights lack model\.layers\.2\.\S+ and 8 more, which would be random: either they are not",
     ):
         TextGenerator().load(folder, "cpu")
     assert load_pretrained(folder, device="cpu") is not None, "whoever loads it in code of their own may want that"
