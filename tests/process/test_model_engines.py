@@ -111,7 +111,10 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("text-classification", {"text": "tea", "top_k": 0}, "$.top_k"),
     ("text-classification", {"text": "x" * (MAX_TEXT_CHARS + 1)}, "$.text"),
     ("token-classification", {"text": ""}, "$.text"),
+    ("token-classification", {"text": "the kettle " * 40}, "$.text"),
     ("fill-mask", {"text": "no mask"}, "$.text"),
+    ("fill-mask", {"text": "the kettle " * 40 + MASK}, "$.text"),
+    ("feature-extraction", {"text": "the kettle " * 40}, "$.text"),
     ("zero-shot-classification", {"text": "tea", "labels": []}, "$.labels"),
     ("zero-shot-classification", {"text": "tea", "labels": ["a"], "hypothesis": "always"}, "$.hypothesis"),
     ("zero-shot-classification", {"text": "tea", "labels": ["hot" * MAX_TEXT_CHARS, "cold"]}, "$.labels"),
@@ -131,6 +134,13 @@ def test_an_item_that_is_wrong_is_an_error_of_its_own(task: str, wrong: dict[str
     assert error.extra["path"] == path
     assert not isinstance(first, Exception)
     assert_close(first, last)
+
+
+def test_a_text_that_is_too_long_is_told_how_long_it_is() -> None:
+    handler = loaded("token-classification")
+    num_tokens = len(handler.pipe.tokenizer("the kettle " * 40)["input_ids"])
+    (error,) = handler.answers(items_of("token-classification", [{"text": "the kettle " * 40}]))
+    assert error.detail.startswith(f"$.text: {num_tokens} tokens, and the model reads 64")
 
 
 def test_models_of_fixed_length_hear_several_at_once_and_longer_than_that() -> None:

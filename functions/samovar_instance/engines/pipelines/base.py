@@ -111,6 +111,19 @@ def text_of(item: Any, tokenizer: Any) -> str:
     return text
 
 
+def whole_text_of(item: Any, tokenizer: Any) -> str:
+    """Return the item's text, all of which the model reads: for tasks that answer something of each token.
+
+    Raises: InvalidInput if nothing of it is left for the model, or it is longer than the model reads.
+    """
+    text = text_of(item, tokenizer)
+    num_tokens, limit = len(tokenizer(text, verbose=False)["input_ids"]), tokenizer.model_max_length
+    if num_tokens > limit:
+        told = f"$.text: {num_tokens} tokens, and the model reads {limit}: send it in pieces"
+        raise InvalidInput(told, path="$.text")
+    return text
+
+
 def top_of(item: Any) -> dict[str, Any]:
     """Return how many labels are wanted. Raises: InvalidInput."""
     return {"top_k": number_of(item, "top_k", 1, _MAX_TOP_K)}

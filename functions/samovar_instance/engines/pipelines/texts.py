@@ -1,11 +1,17 @@
-"""Tasks that read a text. What is longer than the model reads is cut off. This module does not know batches."""
+"""Tasks that read a text. This module does not know batches.
+
+| a text longer than the model reads is | by tasks that
+|---------------------------------------|------------------------------------------------------------------
+| refused                               | answer something of each token or mask: what is cut off would lack
+| judged by its beginning               | answer something of the whole, as transformers does it
+"""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
 from samovar.errors import InvalidInput
-from samovar_instance.engines.pipelines.base import Item, Pipeline, sentences_of, text_of, top_of
+from samovar_instance.engines.pipelines.base import Item, Pipeline, sentences_of, text_of, top_of, whole_text_of
 from samovar_instance.engines.pipelines.types import Entity, Filled, Label
 
 
@@ -52,7 +58,7 @@ class TokenClassifier(Pipeline):
         return self.answers(items)
 
     def content(self, item: TextToLabel) -> str:
-        return text_of(item, self.pipe.tokenizer)
+        return whole_text_of(item, self.pipe.tokenizer)
 
     def parameters(self, item: TextToLabel, content: Any) -> dict[str, Any]:
         return {"aggregation_strategy": item.aggregation}
@@ -88,11 +94,11 @@ class MaskFiller(Pipeline):
         mask = self.pipe.tokenizer.mask_token
         if mask not in item.text:
             raise InvalidInput(f"$.text: has no mask; this model's is {mask}", path="$.text")
-        return item.text
+        return whole_text_of(item, self.pipe.tokenizer)
 
     def parameters(self, item: TextToFill, content: Any) -> dict[str, Any]:
         targets = {"targets": item.targets} if item.targets else {}
-        return top_of(item) | targets | {"tokenizer_kwargs": {"truncation": True}}
+        return top_of(item) | targets
 
     def answer(self, item: TextToFill, found: Any) -> Any:
         return found if isinstance(found[0], list) else [found]
@@ -113,10 +119,7 @@ class FeatureExtractor(Pipeline):
         return self.answers(items)
 
     def content(self, item: TextToRead) -> str:
-        return text_of(item, self.pipe.tokenizer)
-
-    def parameters(self, item: TextToRead, content: Any) -> dict[str, Any]:
-        return {"tokenize_kwargs": {"truncation": True}}
+        return whole_text_of(item, self.pipe.tokenizer)
 
     def answer(self, item: TextToRead, found: Any) -> Any:
         return found[0]
