@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from samovar import wire
-from samovar.errors import SamovarError
+from samovar.errors import DeployRefused, SamovarError
 from samovar.lifecycle import Event, State
 from samovar_pool import watchdog
 from samovar_pool.backends import procfs
@@ -340,9 +340,9 @@ class LocalBackend:
     def _boot_failed(self, instance: Instance, message: wire.BootFailed) -> None:
         instance.failed = message
         where = f" ({os.path.basename(message.file)}:{message.line})" if message.file else ""
-        said = (
-            message.detail if message.detail.startswith(message.type_name) else f"{message.type_name}: {message.detail}"
-        )
+        # a refusal of ours is a sentence for people already
+        is_plain = message.type_name == DeployRefused.__name__ or message.detail.startswith(message.type_name)
+        said = message.detail if is_plain else f"{message.type_name}: {message.detail}"
         detail = f"{message.phase} failed: {said}{where}"
         self._tell_boot_failed(instance, detail, message.phase)
 
