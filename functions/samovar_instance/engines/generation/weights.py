@@ -3,9 +3,10 @@
     row = hidden @ weight.T        weight [out, in] as saved: each step reorders what it reads
                                    the same numbers lying as [in, out]: read as they lie
 
-Measured with MKL, fp32, on one AVX-512 core: 10 to 25 % of the time of products of 10 to 15 and of 24 to 128 rows, nothing
-at 16 and little at 256; those of 5 to 15 rows need no padding. The copy is the process's own memory, shared with its forks, where the file's pages would be
-shared with everybody; the file's are not read again. This module does not know what a model is used for.
+Measured with MKL, fp32, on one AVX-512 core: 10 to 25 % of the time of products of 10 to 15 and of 24 to 128 rows,
+nothing at 16 and little at 256; those of 5 to 15 rows need no padding. The copy is the process's own memory, shared
+with its forks, where the file's pages would be shared with everybody; the file's are not read again. This module does
+not know what a model is used for.
 """
 
 from __future__ import annotations
