@@ -147,6 +147,7 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("an unknown parameter", {"inputs": [ONES], "parameters": {"tea": 1}}, 400, "'tea' is not possible"),
     ("a priority", {"inputs": [ONES], "parameters": {"priority": 1}}, 400, "Samovar-Priority"),
     ("a flag that is none", {"inputs": [ONES], "parameters": {"binary_data_output": 1}}, 400, "true or false"),
+    ("very many", {"inputs": [ONES], "parameters": {f"{n:08}": 1 for n in range(140_000)}}, 400, "131,072 members"),
     ("deep nesting", b'{"parameters": {"a": ' + b"[" * 100_000, 400, "nested|JSON"),
 ]
 

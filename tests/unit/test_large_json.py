@@ -64,6 +64,23 @@ def test_lists_are_written_alike(values: list[Any], piece_items: int) -> None:
         large_json.PIECE_ITEMS = 4096
 
 
+def members(count: int, between: bytes = b":") -> bytes:
+    return b"{" + b",".join(b'"%07d"%s1' % (number, between) for number in range(count)) + b"}"
+
+
+@pytest.mark.parametrize("between", [b":", b" \r\n:", b'\\\\":'])  # the last: names that end in a backslash
+def test_more_members_than_one_call_should_find_are_refused(between: bytes) -> None:
+    most = members(large_json.MAX_MEMBERS, between).replace(b'"\\\\":', b'\\\\":')
+    assert len(large_json.read(most)) == large_json.MAX_MEMBERS
+    with pytest.raises(RequestError, match="131,072 members"):
+        large_json.read(b'{"a": %s, "b": %s}' % (most, most))
+
+
+def test_json_that_is_told_as_text_has_no_members() -> None:
+    told = members(large_json.MAX_MEMBERS * 2).decode()
+    assert large_json.read(msgspec.json.encode({"prompt": told})) == {"prompt": told}
+
+
 def test_more_lists_than_the_collector_bears_are_refused() -> None:
     most = b'{"a": [' + b",".join([b"[]"] * (large_json.MAX_OPENED - 2)) + b"]}"
     assert len(large_json.read(most)["a"]) == large_json.MAX_OPENED - 2

@@ -75,6 +75,7 @@ def read(body: bytes, json_length: bytes | None) -> tuple[InferRequest, Wishes]:
     """
     view = memoryview(body)
     end = _json_end(json_length, len(view))
+    large_json.require_few(body if end == len(view) else bytes(view[:end]))
     request = _decoded(_request.decode, view[:end])
     inputs, position = [], end
     for one in request.inputs:
