@@ -39,14 +39,16 @@ class Takes:
         return [answer.elapsed_ms for answer in self.answers]
 
 
-def cold_calls(platform: Platform, name: str, num_calls: int, floor: Callable[[], float]) -> Takes:
+def cold_calls(
+    platform: Platform, name: str, num_calls: int, floor: Callable[[], float], body: bytes = minilm.BODY
+) -> Takes:
     """Return `num_calls` calls, each to the function at zero with a blank instance ready, a floor before each."""
     takes = Takes()
     for _ in range(num_calls):
         platform.wait_zero(name)
         time.sleep(_SETTLE_S)  # what the last scale-down and the refill of the warm pool left to do
         takes.floors_ms.append(floor())
-        takes.answers.append(platform.invoke(name, minilm.BODY))
+        takes.answers.append(platform.invoke(name, body))
     return takes
 
 

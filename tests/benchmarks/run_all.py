@@ -33,6 +33,7 @@ NAMES = (
     "batching",
     "encoder",
     "generate",
+    "generation_cold_start",
     "prefix",
     "speculative",
     "fallback",
