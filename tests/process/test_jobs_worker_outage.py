@@ -33,13 +33,15 @@ async def test_results_wait_for_redis_to_come_back(seaweed: EmbeddedSeaweed, sho
         valkey.wait_ready(20)
         async with job_bench(stores, objects, redis, aredis, short_path) as bench:
             echo = bench.deploy()
-            bench.start_instance(echo.ref, concurrency=10)
+            instance = bench.start_instance(echo.ref, concurrency=10)
             worker = bench.start_worker()
-            ids = await bench.submit(bodies=[{"sleep_s": 1.5, "n": number} for number in range(10)])
-            wait_until(lambda: bench.num_started("echo", "k1") == 10)
+            go = short_path / "go"
+            ids = await bench.submit(bodies=[{"until": str(go), "n": number} for number in range(10)])
+            wait_until(lambda: instance.behave()["calls"] == 10, what="all run: taken, and written to Redis's file")
             server.kill()
             server.wait(60)
-            wait_until(lambda: "is not settled yet" in worker.log, what="a job has ended meanwhile")
+            go.touch()
+            wait_until(lambda: "is not settled yet" in worker.log, what="a job has ended while Redis is away")
             with running(valkey.command(), log, valkey.environment(), valkey.stop_grace_s):
                 valkey.wait_ready(20)
                 records = await bench.ended(ids)

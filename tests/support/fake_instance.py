@@ -1,7 +1,8 @@
 """A stand-in for an instance process: speaks samovar.wire on a Unix socket, without torch, fork or user code.
 
 python tests/support/fake_instance.py SOCKET REF TOKEN [CONCURRENCY]
-The body picks the behaviour: {"x": [..]} → their sum; {"sleep_s": S}; {"die": true} (kill -9 of itself);
+The body picks the behaviour: {"x": [..]} → their sum; {"sleep_s": S}; {"until": PATH} (until the file exists);
+{"die": true} (kill -9 of itself);
 {"stream": N, "pause_s"?: S after each item, "raise_at"?: I, "pad"?: SPACES, "run_us"?: how long it says it took};
 {"say": TEXT} (to whoever hears, first, and in a stream after each item, then how far it is);
 {"fail": "text", "code": …, "status": …}; {"fail_if": PATH} (while the file exists);
@@ -120,6 +121,8 @@ class FakeInstance(asyncio.Protocol):
             self.transport.write(wire.encode(wire.LogLine(message.id, data["say"])))
         if "sleep_s" in data:
             await asyncio.sleep(data["sleep_s"])
+        while self.must_wait(data):  # noqa: ASYNC110  a file cannot be awaited
+            await asyncio.sleep(0.01)
         if self.fails(data):
             code, status = data.get("code", "function_raised"), data.get("status", 500)
             return wire.Failure(
@@ -133,6 +136,9 @@ class FakeInstance(asyncio.Protocol):
         facts = {"pid": os.getpid(), "answers": self.num_answers, "timeout_ms": message.timeout_ms}
         body = json.dumps({"echo": data} | facts).encode()
         return wire.Result(message.id, body, 0, int(data.get("sleep_s", 0) * 1e6), 1, 0)
+
+    def must_wait(self, data: dict[str, Any]) -> bool:
+        return "until" in data and not os.path.exists(data["until"])
 
     def fails(self, data: dict[str, Any]) -> bool:
         if "fail_every" in data:
