@@ -381,6 +381,13 @@ def test_a_key_that_is_bound_learns_of_its_own_models_alone(platform: Platform) 
     counted = client.get("/v2/models/stats", headers=headers).json()["model_stats"]
     assert {one["name"] for one in listed} == {one["name"] for one in counted} == {"arrays"}
     assert client.get("/v2/models/arrays", headers=headers).status_code == 200
-    for method, path in (("GET", ""), ("GET", "/ready"), ("GET", "/stats"), ("POST", "/infer"), ("POST", "/generate")):
+    for method, path in (
+        ("GET", ""),
+        ("GET", "/config"),
+        ("GET", "/ready"),
+        ("GET", "/stats"),
+        ("POST", "/infer"),
+        ("POST", "/generate"),
+    ):
         answer = client.request(method, f"/v2/models/mirrors{path}", headers=headers, json={"inputs": []})
         assert answer.status_code == 404 and "mirrors" not in answer.json()["error"].partition(";")[2], path

@@ -122,6 +122,18 @@ def check_models(driver: Driver) -> None:
     assert tensors == [("text", "BYTES", [-1]), ("vector", "FP32", [-1, 3]), ("batch_size", "INT64", [-1])]
 
 
+def check_config(driver: Driver) -> None:
+    for more in ((), ("1",)):
+        found = driver.ask("get_model_config", "countdown-tensors", *more)
+        config = found.get("config", found)  # gRPC has it in a message of its own
+        tensors = [(one["name"], one["data_type"], [*map(int, one["dims"])]) for one in config["output"]]
+        assert tensors == [("number", "TYPE_INT64", [1]), ("word", "TYPE_STRING", [1])]
+        assert config["model_transaction_policy"] == {"decoupled": True}
+        assert (config["name"], config["platform"]) == ("countdown-tensors", "samovar")
+    with pytest.raises(InferenceServerException, match="cannot be asked by tensors"):
+        driver.ask("get_model_config", "plain-dicts")
+
+
 def check_index(driver: Driver) -> None:
     found = driver.ask("get_model_repository_index")
     models = found["models"] if isinstance(found, dict) else found

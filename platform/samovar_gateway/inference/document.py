@@ -73,6 +73,7 @@ def paths() -> dict[str, dict[str, Operation]]:
     for number, model in enumerate(_MODEL):
         suffix = "_of_version" if number else ""
         found[model] = {"get": _get(f"model_metadata{suffix}", "A model's versions and tensors")}
+        found[f"{model}/config"] = {"get": _get(f"model_config{suffix}", "A model's tensors, and whether it streams")}
         found[f"{model}/ready"] = {"get": _get(f"model_ready{suffix}", "Calls of the model are taken in")}
         found[f"{model}/stats"] = {"get": _get(f"model_statistics{suffix}", "Counters of the model")}
         for name, (body, summary) in _CALLS.items():

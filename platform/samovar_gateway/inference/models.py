@@ -7,12 +7,13 @@ from typing import Any
 
 from samovar import __version__
 from samovar.errors import InvalidInput, RequestError
-from samovar.spec import Manifest
+from samovar.spec import Manifest, streams
 from samovar.tensor_codec import TensorValue
 from samovar.tensor_plain import flatten, pack
 from samovar.tensors import TensorSpec
 
 PLATFORM = "samovar"
+_DATA_TYPES = {"BYTES": "TYPE_STRING"}
 EXTENSIONS = ("binary_tensor_data", "model_repository", "statistics", "generate")
 
 
@@ -29,6 +30,26 @@ def model_metadata(manifest: Manifest, versions: Iterable[int]) -> dict[str, Any
         "platform": PLATFORM,
         "inputs": [tensor_metadata(spec) for spec in manifest.inputs],
         "outputs": [tensor_metadata(spec) for spec in manifest.outputs],
+    }
+
+
+def model_config(manifest: Manifest) -> dict[str, Any]:
+    """Return a model's configuration: its tensors, the batch dimension among the others, and whether it streams."""
+    return {
+        "name": manifest.name,
+        "platform": PLATFORM,
+        "max_batch_size": 0,
+        "input": [_tensor_config(spec) for spec in manifest.inputs],
+        "output": [_tensor_config(spec) for spec in manifest.outputs],
+        "model_transaction_policy": {"decoupled": streams(manifest)},
+    }
+
+
+def _tensor_config(spec: TensorSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "data_type": _DATA_TYPES.get(spec.datatype, f"TYPE_{spec.datatype}"),
+        "dims": [*spec.shape],
     }
 
 

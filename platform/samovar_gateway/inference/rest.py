@@ -4,7 +4,8 @@
 |---------------------------------------------------------|--------|-------------------
 | /v2 · /v2/health/live · /v2/health/ready                | GET    | none is needed
 | /v2/repository/index · /v2/models/stats                 | POST, GET | any
-| /v2/models/{name}[/versions/{v}] · …/ready · …/stats    | GET    | any
+| /v2/models/{name}[/versions/{v}]                        | GET    | any
+| …/config · …/ready · …/stats                            | GET    | any
 | …/infer · …/infer_stream · …/generate · …/generate_stream | POST | invoke
 
 Errors are `{"error": TEXT}` with the status that every route of ours gives them. This module does not know tensors.
@@ -104,7 +105,7 @@ class InferenceRoutes:
 
     async def _model(self, method: str, name: str, version: str, deed: str, exchange: _Exchange) -> None:
         act = self._deeds.get(deed)
-        if act is None and deed not in ("", "ready", "stats"):
+        if act is None and deed not in ("", "config", "ready", "stats"):
             raise NotFound(f"no route {PREFIX}/models/…/{deed[:200]}")
         _require(method, "POST" if act is not None else "GET")
         if act is not None:
@@ -117,7 +118,9 @@ class InferenceRoutes:
             await exchange.tell({"name": name, "ready": True})
         else:
             models.require_tensors(found.manifest)
-            await exchange.tell(models.model_metadata(found.manifest, entry.versions))
+            is_config, manifest = deed == "config", found.manifest
+            told = models.model_config(manifest) if is_config else models.model_metadata(manifest, entry.versions)
+            await exchange.tell(told)
 
     async def _infer(self, exchange: _Exchange, ask: Ask) -> None:
         request, wishes = await self._read(exchange, ask)

@@ -18,7 +18,6 @@ from typing import Any
 import grpc
 
 from samovar.errors import Cancelled, NotFound
-from samovar.spec import streams
 from samovar_gateway.calling import apart
 from samovar_gateway.health import what_is_missing
 from samovar_gateway.inference import models, statistics
@@ -28,7 +27,6 @@ from samovar_gateway.rpc.exchange import Exchange
 from samovar_gateway.rpc.stream import InferStreams
 
 Deed = Callable[[Exchange, Any], Awaitable[dict[str, Any]]]
-_DATA_TYPES = {"BYTES": "TYPE_STRING"}
 
 
 class Service:
@@ -136,17 +134,8 @@ class Service:
 
     async def _model_config(self, exchange: Exchange, request: Any) -> dict[str, Any]:
         _, found = await self._core.find(request.name, request.version, exchange.header)
-        manifest = found.manifest
-        models.require_tensors(manifest)
-        return {
-            "config": {
-                "name": manifest.name,
-                "platform": models.PLATFORM,
-                "input": [_config(spec) for spec in manifest.inputs],
-                "output": [_config(spec) for spec in manifest.outputs],
-                "model_transaction_policy": {"decoupled": streams(manifest)},
-            }
-        }
+        models.require_tensors(found.manifest)
+        return {"config": models.model_config(found.manifest)}
 
     async def _model_statistics(self, exchange: Exchange, request: Any) -> dict[str, Any]:
         if request.name:
@@ -156,12 +145,3 @@ class Service:
     async def _repository_index(self, exchange: Exchange, request: Any) -> dict[str, Any]:
         entries = [models.index_entry(version.manifest) for _, version in self._core.all(exchange.header)]
         return {"models": [one for one in entries if one["state"] == "READY" or not request.ready]}
-
-
-def _config(spec: Any) -> dict[str, Any]:
-    """Return one tensor as a configuration has it, the batch dimension among the others."""
-    return {
-        "name": spec.name,
-        "data_type": _DATA_TYPES.get(spec.datatype, f"TYPE_{spec.datatype}"),
-        "dims": [*spec.shape],
-    }
