@@ -295,6 +295,9 @@ def test_generate(platform: Platform) -> None:
     found = answer.json()
     assert found == {"model_name": "row-vectors", "model_version": "1", "id": "g", "vector": [4.0] * 3, "batch_size": 1}
     assert "no input of this name" in post(platform, "row-vectors/generate", {"txt": "four"}).json()["error"]
+    for path in ("generate", "generate_stream"):
+        twice = post(platform, f"row-vectors/{path}", {"text": "four", "parameters": {"text": "five"}})
+        assert (twice.status_code, twice.json()["error"][:27]) == (400, "text: it is given twice, on")
 
 
 def test_a_model_that_sleeps_is_ready(platform: Platform) -> None:

@@ -120,7 +120,8 @@ def write(answer: InferAnswer, model: str, wishes: Wishes) -> tuple[list[Content
 def read_fields(body: bytes, specs: Sequence[TensorSpec], *, is_batch: bool) -> tuple[InferRequest, Wishes]:
     """Return what a body of the generate extension asks for: inputs by name, each one value or lists of them.
 
-    Of `parameters`, those named like an input are inputs, too. Raises: RequestError, InvalidInput.
+    Of `parameters`, those named like an input are inputs, too. Raises: RequestError, also for one in both places;
+    InvalidInput.
     """
     fields = _decoded(large_json.read, body)
     if not isinstance(fields, dict):
@@ -129,6 +130,9 @@ def read_fields(body: bytes, specs: Sequence[TensorSpec], *, is_batch: bool) -> 
     if not isinstance(request_id, str) or not isinstance(parameters, dict):
         raise RequestError("id is a string, parameters is an object")
     known = {spec.name: spec for spec in specs}
+    both = next((name for name in parameters if name in known and name in fields), None)
+    if both is not None:
+        raise RequestError(f"{both}: it is given twice, on top and within parameters", param=both)
     fields |= {name: parameters.pop(name) for name in [*parameters] if name in known}
     inputs = []
     for name, value in fields.items():
