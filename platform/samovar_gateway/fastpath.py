@@ -19,7 +19,7 @@ from samovar.errors import FunctionNotFound, SamovarError
 from samovar.wire import Result
 from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Call, Outcome
-from samovar_gateway import problems
+from samovar_gateway import old_clients, problems
 from samovar_gateway.admission import Admission, answer_headers
 from samovar_gateway.bounds import BoundedProtocol
 from samovar_gateway.events.accept import ACCEPT, ANYTHING, MENTION
@@ -153,6 +153,8 @@ class InvokeProtocol(BoundedProtocol):
         self.url, self.expect_100_continue, self._body = url, expect, None
         self.headers = self.scope["headers"] = headers
         super().on_headers_complete()
+        if self.scope["http_version"] == old_clients.VERSION:
+            old_clients.end_by_closing(self.cycle)
         self.cycle.keep_alive = self.cycle.keep_alive and not self.server_state.is_leaving
         if body:
             super().on_body(body)

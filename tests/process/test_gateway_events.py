@@ -249,6 +249,24 @@ def test_a_caller_who_leaves_ends_the_call_waiting_or_streaming(gateway: Gateway
     wait_until(lambda: gateway.metric(cancelled) == 2)
 
 
+def test_streams_to_clients_of_http_1_0_end_by_closing_the_connection(gateway: Gateway) -> None:
+    gateway.start_instance(gateway.deploy("old", handler="generator").ref)
+
+    def told(body: bytes, head: bytes = b"") -> str:
+        request = gateway.raw("old", body, head).replace(b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", 1)
+        with gateway.connect() as connection, connection.makefile("rb") as file:
+            connection.sendall(request)
+            answer = file.read()
+        head, _, content = answer.partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head.lower() and b"connection: close" in head.lower()
+        return content.decode()
+
+    assert [json.loads(line) for line in told(b'{"stream": 3}').splitlines()] == [{"n": n} for n in range(3)]
+    assert kinds(told(b'{"stream": 3}', b"accept: text/event-stream\r\n")) == ["output", "output", "output", "done"]
+    assert "error" in json.loads(told(b'{"stream": 3, "raise_at": 1}').splitlines()[-1])
+    assert json.loads(told(b'{"stream": 3, "raise_at": 0}'))["code"] == "function_raised"
+
+
 def test_metrics_have_the_time_that_streams_spent_in_handlers_whole_or_failed(gateway: Gateway) -> None:
     gateway.start_instance(gateway.deploy("timed", handler="generator").ref)
     seconds = 'samovar_run_seconds_total{function="timed",version="1"}'
