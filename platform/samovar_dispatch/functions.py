@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from samovar.errors import FunctionNotFound
+from samovar.errors import Conflict, FunctionNotFound
 from samovar.spec import Route
 from samovar_dispatch.ask import Ask
 from samovar_dispatch.call import Version
@@ -15,6 +16,8 @@ from samovar_dispatch.dispatcher import Dispatcher
 from samovar_dispatch.rates.rate_limits import function_rates
 from samovar_dispatch.routing import Plan, choose, moved_share, place, plan_of, settled
 from samovar_storage.records import FunctionRecord
+
+log = logging.getLogger(__name__)
 
 MAX_NEAR_CANDIDATES = 500
 STICKY_HEADER = "header:"
@@ -97,32 +100,74 @@ class FunctionEntry:
 
 
 class FunctionTable:
-    """entries: what may be called now, by name. loaded: it was filled from the index at least once.
+    """entries: what may be called now, by name. faults: by name, why something of what is stored of a function cannot
+    be used. loaded: it was filled from the index at least once.
 
     on_removed: called with the name of every function that may be called no more.
     """
 
     def __init__(self, dispatcher: Dispatcher, on_removed: Callable[[str], object] | None = None) -> None:
         self.entries: dict[str, FunctionEntry] = {}
+        self.faults: dict[str, str] = {}
         self.loaded = False
         self._dispatcher = dispatcher
         self._on_removed = on_removed
 
     def put(self, record: FunctionRecord) -> None:
-        """Replace one function's entry. A route without a known version makes it uncallable."""
-        route, manifests = record.route, {int(number): m for number, m in record.manifests.items()}
-        most = {number: (route.scaling or m.scaling).max_instances for number, m in manifests.items()}
-        plan = plan_of(route, manifests.keys(), most)
-        if plan is None:
+        """Replace one function's entry. A route without a known version makes it uncallable.
+
+        Whatever is wrong with a record is a fault of this function alone: nothing is raised, and a version that cannot
+        be made of its manifest counts as unknown.
+        """
+        versions, faults = self._versions(record)
+        entry = None
+        try:
+            entry = self._entry(record, versions)
+        except Exception as error:  # noqa: BLE001  any value may be the wrong one
+            faults.append(str(error))
+        if entry is None:
             self.remove(record.name)
-            return
-        versions = {number: self._dispatcher.version(manifest) for number, manifest in manifests.items()}
+        else:
+            self.entries[record.name] = entry
+        self.note_fault(record.name, "; ".join(faults))
+
+    def _versions(self, record: FunctionRecord) -> tuple[dict[int, Version], list[str]]:
+        """Return the versions that can be made of their manifests, and why the others cannot."""
+        versions: dict[int, Version] = {}
+        faults = []
+        for number, manifest in record.manifests.items():
+            try:
+                versions[int(number)] = self._dispatcher.version(manifest)
+            except Exception as error:  # noqa: BLE001  any value may be the wrong one
+                faults.append(f"version {number}: {error}")
+        return versions, faults
+
+    def _entry(self, record: FunctionRecord, versions: dict[int, Version]) -> FunctionEntry | None:
+        """Return the entry of a function with these versions, None if its route leads to none of them."""
+        route = record.route
+        most = {n: (route.scaling or version.manifest.scaling).max_instances for n, version in versions.items()}
+        plan = plan_of(route, versions.keys(), most)
+        if plan is None:
+            return None
         entry = FunctionEntry(record, versions, plan)
         old = self.entries.get(record.name)
         if old is not None and old.plan.moved_at_s == plan.moved_at_s and not old.plan.previous:
             entry.plan = replace(plan, previous=())  # they were settled already
             entry.only = versions.get(entry.plan.only)
-        self.entries[record.name] = entry
+        return entry
+
+    def note_fault(self, name: str, why: str) -> None:
+        """Something of what is stored of the function cannot be used: it is logged, once. why: "" = all of it can."""
+        if not why:
+            self.faults.pop(name, None)
+        elif self.faults.get(name) != why:
+            self.faults[name] = why
+            log.error("what is stored of function %s cannot be used: %s", name, why)
+
+    def missing(self, name: str, near: list[str]) -> FunctionNotFound | Conflict:
+        """Return the error for a name that cannot be called. near: known names that it may have been meant for."""
+        why = self.faults.get(name)
+        return unknown_function(name, near) if why is None else unusable_function(name, why)
 
     def remove(self, name: str) -> None:
         """The function may be called no more; running calls finish, waiting ones are told. Idempotent."""
@@ -134,8 +179,9 @@ class FunctionTable:
 
     def keep_only(self, names: Iterable[str]) -> None:
         """Remove every function that is not among `names`."""
-        for name in self.entries.keys() - set(names):
+        for name in (self.entries.keys() | self.faults.keys()) - set(names):
             self.remove(name)
+            self.note_fault(name, "")
 
 
 def _main(route: Route, known: Iterable[int]) -> int:
@@ -158,3 +204,8 @@ def unknown_function(name: str, near: list[str]) -> FunctionNotFound:
     """Return the error for a name nobody registered, with the known names it may have been meant for."""
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
     return FunctionNotFound(f"there is no function named {name[:100]!r}{hint}", near=near)
+
+
+def unusable_function(name: str, why: str) -> Conflict:
+    """Return the error for a function that is there, but not as this release can run it."""
+    return Conflict(f"what is stored of {name} cannot be used: {why}; deploy it again, or remove it")

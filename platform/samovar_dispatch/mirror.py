@@ -87,10 +87,10 @@ class Mirror:
                 pipe.exists(keys.REGISTRY_BUILT)
                 pipe.hgetall(keys.FUNCTIONS)
                 is_built, rows = await pipe.execute()
-        for number, data in enumerate(rows.values()):
+        for number, (name, data) in enumerate(rows.items()):
             if number % RELOAD_SLICE == RELOAD_SLICE - 1:
                 await asyncio.sleep(0)
-            self._put(data)
+            self._put(name.decode(), data)
         if is_built:
             self._functions.keep_only(name.decode() for name in rows)
             self._functions.loaded = True
@@ -111,16 +111,19 @@ class Mirror:
             data = await self._redis.hget(keys.FUNCTIONS, name)
         if data is None:
             self._functions.remove(name)
+            self._functions.note_fault(name, "")
         else:
-            self._put(data)
+            self._put(name, data)
             self._membership.link_known()
 
-    def _put(self, data: bytes | str) -> None:
+    def _put(self, name: str, data: bytes | str) -> None:
         """Take a function over; one that cannot be read stops no other, and stays as it was here."""
         try:
-            self._functions.put(loads(data, FunctionRecord))
+            record = loads(data, FunctionRecord)
         except msgspec.MsgspecError as error:
-            log.error("a function record cannot be read: %s", error)
+            self._functions.note_fault(name, str(error))
+        else:
+            self._functions.put(record)
 
 
 async def recall_boot_failure(redis: Redis, dispatcher: Dispatcher, ref: str) -> None:

@@ -11,7 +11,6 @@ from secrets import token_hex
 
 from samovar.errors import (
     Draining,
-    FunctionNotFound,
     MethodNotAllowed,
     RequestError,
     SamovarError,
@@ -46,8 +45,8 @@ class Admission:
         """Return the invocation that path and headers ask for; its deadline runs from now.
 
         request_id: what its answer and its record are called, whatever becomes of it. protocol: by which it came.
-        Raises: Unauthenticated, Forbidden, FunctionNotFound (without near names); noted: MethodNotAllowed, Draining,
-            RequestError.
+        Raises: Unauthenticated, Forbidden, FunctionNotFound (without near names), Conflict (what is stored of it cannot
+            be used); noted: MethodNotAllowed, Draining, RequestError.
         """
         state = self._state
         principal = state.keys.authenticate(header.get(b"authorization"))
@@ -55,7 +54,7 @@ class Admission:
             principal.require("invoke", name)
         entry = state.functions.entries.get(name)
         if entry is None:
-            raise FunctionNotFound(f"there is no function named {name!r}")
+            raise state.functions.missing(name, [])
         now_s = time.monotonic()
         ask = Ask(
             entry,

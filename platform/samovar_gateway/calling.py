@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
-from samovar.errors import Cancelled, FunctionNotFound, SamovarError
+from samovar.errors import Cancelled, Conflict, FunctionNotFound, SamovarError
 from samovar.wire import Result
 from samovar_dispatch.ask import NATIVE, Ask
 from samovar_dispatch.call import Call, Outcome
@@ -139,11 +139,11 @@ class Caller:
         self.state.journey.begin(ask, body)
         return answer
 
-    async def unknown(self, name: str, header: Header) -> FunctionNotFound:
-        """Return the error with near names, of the functions that the caller's key covers."""
+    async def unknown(self, name: str, header: Header) -> FunctionNotFound | Conflict:
+        """Return the error with near names; of functions that the caller's key does not cover nothing is told."""
         principal = self.state.keys.authenticate(header.get(b"authorization"))
         near = await asyncio.to_thread(near_names, name, [*filter(principal.sees, self.state.functions.entries)])
-        return unknown_function(name, near)
+        return self.state.functions.missing(name, near) if principal.sees(name) else unknown_function(name, near)
 
 
 def pays_for_all(asks: Sequence[Ask]) -> None:

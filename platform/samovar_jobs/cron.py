@@ -21,7 +21,7 @@ import redis.asyncio as redis_async
 from samovar.errors import JobEnded, JobNotFound, NotUnique, RequestError, SamovarError, StoreUnavailable, Unavailable
 from samovar.jobs import TERMINAL, CronJob, JobState
 from samovar.policies import Jobs as JobRules
-from samovar_dispatch.functions import FunctionTable
+from samovar_dispatch.functions import FunctionTable, unusable_function
 from samovar_jobs.cron_rules import Plan, may_run, overlapping, plan, run_id
 from samovar_storage import keys
 from samovar_storage.ending import end_tasks
@@ -30,7 +30,8 @@ from samovar_storage.jobs.crons import Crons, CronState, job_spec
 from samovar_storage.jobs.records import JobRecord, JobSpec, NewJob
 from samovar_storage.jobs.specs import PUBLIC
 from samovar_storage.jobs.webhook_urls import Allowed
-from samovar_storage.records import ApiKeyRecord, loads
+from samovar_storage.readable import readable
+from samovar_storage.records import ApiKeyRecord
 from samovar_storage.subscribe import subscribe
 
 log = logging.getLogger(__name__)
@@ -174,7 +175,7 @@ class Scheduler:
                 is_built, row = await pipe.execute()
         if not is_built:
             raise StoreUnavailable("the API keys are not known yet")
-        return loads(row, ApiKeyRecord) if row else None
+        return readable(f"API key {cron.key_id}", row, ApiKeyRecord)
 
     async def _unfinished(self, job_id: str) -> JobRecord | None:
         (record,) = await self._store.get_many([job_id]) if job_id else [None]
@@ -210,12 +211,14 @@ class Scheduler:
 
 def rules_in(functions: FunctionTable) -> Callable[[str], JobRules | None]:
     """Return what says how jobs of a function are run, None for one that is not there. It raises Unavailable while
-    the functions are not known."""
+    the functions are not known, and Conflict for one that is stored in a way that cannot be used."""
 
     def rules(name: str) -> JobRules | None:
         if not functions.loaded:
             raise Unavailable("the functions are not known yet")
-        entry = functions.entries.get(name)
+        entry, why = functions.entries.get(name), functions.faults.get(name)
+        if entry is None and why is not None:
+            raise unusable_function(name, why)
         return entry.main.manifest.jobs if entry is not None else None
 
     return rules

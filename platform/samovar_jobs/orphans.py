@@ -46,7 +46,8 @@ class Orphans:
             await asyncio.sleep(LOOK_S)
 
     def _gone(self, now_s: float) -> list[QueueName]:
-        unknown = [queue for queue in self._taker.queues if queue.function not in self._functions.entries]
+        known = self._functions.entries.keys() | self._functions.faults.keys()  # what cannot be used now is not gone
+        unknown = [queue for queue in self._taker.queues if queue.function not in known]
         if not self._functions.loaded:
             unknown = []
         self._since = {queue.function: self._since.get(queue.function, now_s) for queue in unknown}

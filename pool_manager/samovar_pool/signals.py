@@ -21,6 +21,7 @@ from samovar_pool.versions import Catalogue, Version
 from samovar_storage import keys, live
 from samovar_storage.breakers import Unwell
 from samovar_storage.failures import translating
+from samovar_storage.readable import readable
 from samovar_storage.records import FunctionRecord, loads
 from samovar_storage.subscribe import Message, Resync, subscribe
 
@@ -175,10 +176,8 @@ class Signals:
             answer: Any = await self._redis.hscan(keys.FUNCTIONS, cursor or 0, count=SCAN_COUNT)
             cursor, rows = answer
             for field, data in rows.items():
-                name, record = _text(field), _function(data)
-                if record is not None:
-                    names.add(name)
-                    self._catalogue.update(name, record)
+                names.add(_text(field))
+                self._take_over(_text(field), data)
         return names
 
     async def _reload_function(self, name: str) -> None:
@@ -190,9 +189,24 @@ class Signals:
             except SamovarError as error:
                 logger.warning("function %s is not known now: %s", name, error.detail)
                 return
-            if data is not None or built:
-                for version in self._catalogue.update(name, _function(data) if data is not None else None):
-                    self._on_deployed(version)
+            if data is not None:
+                deployed = self._take_over(name, data)
+            else:
+                deployed = self._catalogue.update(name, None) if built else []
+            for version in deployed:
+                self._on_deployed(version)
+
+    def _take_over(self, name: str, data: bytes | str) -> list[Version]:
+        """Take over what is stored of a function; return the versions that became routed.
+
+        One that cannot be read, or makes no sense, stops no other, and stays as it was here.
+        """
+        record = readable(f"function {name}", data, FunctionRecord)
+        try:
+            return self._catalogue.update(name, record) if record is not None else []
+        except Exception:
+            logger.exception("what is stored of function %s cannot be used", name)
+            return []
 
 
 def _ignore(_news: Unwell) -> None:
@@ -206,11 +220,3 @@ def has_grown(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
 
 def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
-
-
-def _function(data: bytes | str) -> FunctionRecord | None:
-    try:
-        return loads(data, FunctionRecord)
-    except msgspec.MsgspecError as error:
-        logger.error("a function record cannot be read: %s", error)
-        return None

@@ -26,6 +26,7 @@ from samovar.values import NAME_PATTERN, Struct
 from samovar_storage import keys
 from samovar_storage.failures import translating
 from samovar_storage.objects import ObjectStore, put_or_same
+from samovar_storage.readable import readable_rows
 from samovar_storage.records import ApiKeyRecord, dumps, loads
 
 SCOPES = ("admin", "deploy", "invoke")
@@ -142,8 +143,10 @@ class ApiKeys:
         """Return every key, oldest first, from the index."""
         with translating("the API keys"):
             rows = self._redis.hgetall(keys.API_KEYS)
-        records = (loads(data, ApiKeyRecord) for data in rows.values())
-        return sorted(records, key=lambda record: (record.created_at_s, record.key_id))
+        return sorted(
+            readable_rows("API key", rows, ApiKeyRecord).values(),
+            key=lambda record: (record.created_at_s, record.key_id),
+        )
 
     def last_used(self) -> dict[str, float]:
         """Return key id → when it was last used, unix seconds, up to 10 s old; keys never used are left out."""
@@ -209,7 +212,7 @@ async def read(redis: redis_async.Redis) -> tuple[bool, bytes, list[ApiKeyRecord
             pipe.get(keys.API_KEYS_EDITION)
             pipe.hgetall(keys.API_KEYS)
             is_built, mark, rows = await pipe.execute()
-    return bool(is_built), mark or b"", [loads(data, ApiKeyRecord) for data in rows.values()]
+    return bool(is_built), mark or b"", [*readable_rows("API key", rows, ApiKeyRecord).values()]
 
 
 async def edition(redis: redis_async.Redis) -> bytes:

@@ -15,7 +15,8 @@ import redis.asyncio as redis_async
 from samovar.values import Struct
 from samovar_storage import keys
 from samovar_storage.failures import translating
-from samovar_storage.records import dumps, loads
+from samovar_storage.readable import readable
+from samovar_storage.records import dumps
 
 MARGIN_S = 5.0
 
@@ -69,4 +70,5 @@ async def known(redis: redis_async.Redis, refs: Sequence[str]) -> list[BreakerNe
         return []
     with translating("the breakers' states"):
         rows: Any = await redis.mget([keys.breaker(ref) for ref in refs])
-    return [loads(row, BreakerNews) for row in rows if row is not None]
+    found = (readable(f"the breaker of {ref}", row, BreakerNews) for ref, row in zip(refs, rows, strict=True))
+    return [news for news in found if news is not None]

@@ -22,6 +22,7 @@ from samovar.errors import Conflict
 from samovar.lifecycle import State
 from samovar_storage import keys
 from samovar_storage.failures import translating
+from samovar_storage.readable import readable, readable_rows
 from samovar_storage.records import (
     BootFailure,
     Decision,
@@ -133,7 +134,8 @@ async def read_demand(redis: redis_async.Redis, now_s: float) -> dict[str, Deman
     total: dict[str, Demand] = {}
     for row in rows:
         for ref, data in row.items():
-            one, name = loads(data, Demand), _text(ref)
+            name = _text(ref)
+            one = readable(f"a demand for {name}", data, Demand) or Demand(queued=0, running=0)
             sum_ = total.get(name, Demand(queued=0, running=0))
             total[name] = Demand(
                 queued=sum_.queued + one.queued, running=sum_.running + one.running, jobs=sum_.jobs + one.jobs
@@ -210,7 +212,7 @@ async def instances(redis: redis_async.Redis) -> dict[str, InstanceRecord]:
     """Return instance id → record of every instance."""
     with translating("the instances"):
         rows = await redis.hgetall(keys.INSTANCES)
-    return {_text(field): loads(data, InstanceRecord) for field, data in rows.items()}
+    return readable_rows("instance", rows, InstanceRecord)
 
 
 # boots, status, decisions ---------------------------------------------------------------------------------------
@@ -230,7 +232,7 @@ async def boot_failure(redis: redis_async.Redis, ref: str) -> BootFailure | None
     """Return the version's last boot failure while it is remembered."""
     with translating("a boot failure"):
         data = await redis.get(keys.boot(ref))
-    return loads(data, BootFailure) if data is not None else None
+    return readable(f"the boot failure of {ref}", data, BootFailure)
 
 
 async def boot_failures(redis: redis_async.Redis, refs: Sequence[str]) -> dict[str, BootFailure]:
@@ -239,7 +241,7 @@ async def boot_failures(redis: redis_async.Redis, refs: Sequence[str]) -> dict[s
         return {}
     with translating("the boot failures"):
         rows = await redis.mget([keys.boot(ref) for ref in refs])
-    return {ref: loads(data, BootFailure) for ref, data in zip(refs, rows, strict=True) if data is not None}
+    return readable_rows("the boot failure of", dict(zip(refs, rows, strict=True)), BootFailure)
 
 
 async def clear_boot_failure(redis: redis_async.Redis, ref: str) -> None:
@@ -263,7 +265,7 @@ async def statuses(redis: redis_async.Redis, refs: Sequence[str]) -> dict[str, V
         return {}
     with translating("the versions' status"):
         rows = await redis.mget([keys.status(ref) for ref in refs])
-    return {ref: loads(data, VersionStatus) for ref, data in zip(refs, rows, strict=True) if data is not None}
+    return readable_rows("the status of", dict(zip(refs, rows, strict=True)), VersionStatus)
 
 
 async def put_node(redis: redis_async.Redis, status: NodeStatus) -> None:
@@ -275,9 +277,10 @@ async def put_node(redis: redis_async.Redis, status: NodeStatus) -> None:
 async def nodes(redis: redis_async.Redis) -> list[NodeStatus]:
     """Return the status of every node heard of within 10 s, by name."""
     with translating("the nodes"):
-        found = [key async for key in redis.scan_iter(match=keys.node("*"), count=1000)]
-        rows = await redis.mget(found) if found else []
-    return sorted((loads(data, NodeStatus) for data in rows if data is not None), key=lambda status: status.node)
+        names = [key async for key in redis.scan_iter(match=keys.node("*"), count=1000)]
+        rows = await redis.mget(names) if names else []
+    found = readable_rows("the node's status", dict(zip(names, rows, strict=True)), NodeStatus)
+    return sorted(found.values(), key=lambda status: status.node)
 
 
 async def add_decisions(redis: redis_async.Redis, name: str, decisions: Sequence[Decision]) -> None:
@@ -295,7 +298,8 @@ async def decisions(redis: redis_async.Redis, name: str, count: int = keys.MAX_D
     """Return the function's last decisions, newest first."""
     with translating("the decisions"):
         rows = await redis.lrange(keys.decisions(name), 0, count - 1)
-    return [loads(row, Decision) for row in rows]
+    decisions = (readable(f"a decision on {name}", row, Decision) for row in rows)
+    return [decision for decision in decisions if decision is not None]
 
 
 # logs -----------------------------------------------------------------------------------------------------------
@@ -360,7 +364,7 @@ async def warm_requests(redis: redis_async.Redis, refs: Sequence[str]) -> dict[s
         return {}
     with translating("the warm requests"):
         rows = await redis.mget([keys.warm(ref) for ref in refs])
-    return {ref: loads(data, WarmRequest) for ref, data in zip(refs, rows, strict=True) if data is not None}
+    return readable_rows("the warm request for", dict(zip(refs, rows, strict=True)), WarmRequest)
 
 
 # the manager's lease --------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from samovar_storage import keys, routes
 from samovar_storage.apikeys import ApiKeys
 from samovar_storage.failures import translating
 from samovar_storage.objects import ObjectStore, put_or_same
+from samovar_storage.readable import readable_rows
 from samovar_storage.records import FunctionRecord, dumps, loads
 
 log = logging.getLogger(__name__)
@@ -37,10 +38,12 @@ NUM_READERS = 8
 LOCK_LIFETIME_S, LOCK_WAIT_S = 30.0, 20.0
 REBUILD_LIFETIME_S = 600.0
 
-# KEYS: functions, dirty. ARGV: name, record ('' deletes), updated_at_s, channel. Older routes lose against newer ones.
+# KEYS: functions, dirty. ARGV: name, record ('' deletes), updated_at_s, channel. Older routes lose against newer ones,
+# and all win against what cannot be read.
 _INDEX = """
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
-if not stored or cjson.decode(stored).route.updated_at_s <= tonumber(ARGV[3]) then
+local is_read, updated_at_s = pcall(function() return tonumber(cjson.decode(stored).route.updated_at_s) end)
+if not is_read or not updated_at_s or updated_at_s <= tonumber(ARGV[3]) then
   if ARGV[2] == '' then redis.call('HDEL', KEYS[1], ARGV[1]) else redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) end
 end
 redis.call('SREM', KEYS[2], ARGV[1])
@@ -126,13 +129,7 @@ class Registry:
         """Return name → index entry of every function that can be read."""
         with translating("the registry"):
             rows = self._redis.hgetall(keys.FUNCTIONS)
-        found = {}
-        for name, data in rows.items():
-            try:
-                found[_text(name)] = loads(data, FunctionRecord)
-            except msgspec.MsgspecError as error:
-                log.error("registry: function %s is left out: %s", _text(name), error)
-        return found
+        return readable_rows("function", rows, FunctionRecord)
 
     def manifest(self, name: str, version: int) -> Manifest:
         """Return a version's manifest from object storage. Raises NotFound; msgspec.MsgspecError if it is none."""

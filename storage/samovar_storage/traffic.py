@@ -30,7 +30,8 @@ import redis.asyncio as redis_async
 from samovar.values import Struct
 from samovar_storage import keys
 from samovar_storage.failures import translating
-from samovar_storage.records import dumps, loads
+from samovar_storage.readable import readable
+from samovar_storage.records import dumps
 
 BUCKETS_PER_DECADE = 32
 LOWEST_S = 1e-5
@@ -151,7 +152,8 @@ async def read_slices(redis: redis_async.Redis, ref: str, since_s: float) -> lis
     """
     with translating("the traffic"):
         rows: Any = await redis.xrange(keys.traffic(ref), min=max(0, int(since_s * 1000)))
-    return [loads(fields[b"slice"], TrafficSlice) for _, fields in rows]
+    found = (readable(f"a traffic slice of {ref}", fields.get(b"slice"), TrafficSlice) for _, fields in rows)
+    return [one for one in found if one is not None]
 
 
 def _edge_s(bucket: int) -> float:

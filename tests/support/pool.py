@@ -27,6 +27,7 @@ from samovar_storage import keys
 from samovar_storage.blobs import blob_key
 from samovar_storage.live import connect_sync
 from samovar_storage.objects import ObjectStore
+from samovar_storage.readable import readable_rows
 from samovar_storage.records import (
     BootFailure,
     Decision,
@@ -217,7 +218,7 @@ class Pool:
     def instances(self, ref: str | None = None) -> list[InstanceRecord]:
         """Return the published instances, of one version or all."""
         rows = self.redis.hgetall(keys.INSTANCES)
-        records = [loads(data, InstanceRecord) for data in rows.values()]
+        records = readable_rows("instance", rows, InstanceRecord).values()
         return [record for record in records if ref is None or record.ref == ref]
 
     def in_state(self, state: str, ref: str | None = None) -> list[InstanceRecord]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from samovar.errors import JobNotFound
 from samovar_dispatch.ask import LOW
-from samovar_dispatch.functions import FunctionEntry, near_names, unknown_function
+from samovar_dispatch.functions import FunctionEntry, near_names
 from samovar_gateway.admin.audit_trail import note_deed
 from samovar_gateway.admin.requests import AnyRequest, authenticate, gateway, path_parameter
 from samovar_gateway.admin.services import services_of
@@ -78,13 +78,13 @@ def no_job(job_id: str) -> JobNotFound:
 async def callable_function(state: GatewayState, principal: Principal, name: str) -> FunctionEntry:
     """Return the function, if the key may call it. One that nobody told us of is looked for once.
 
-    Raises: Forbidden; FunctionNotFound with near names.
+    Raises: Forbidden; FunctionNotFound with near names; Conflict if what is stored of it cannot be used.
     """
     principal.require("invoke", name)
     entries = state.functions.entries
     if name not in entries and not await state.mirror.find(name):
         near = await asyncio.to_thread(near_names, name, [*filter(principal.sees, entries)])
-        raise unknown_function(name, near)
+        raise state.functions.missing(name, near)
     return entries[name]
 
 

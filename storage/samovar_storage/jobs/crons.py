@@ -28,6 +28,7 @@ from samovar_storage.jobs.records import JobSpec, NewJob
 from samovar_storage.jobs.specs import PUBLIC, spec_of
 from samovar_storage.jobs.webhook_urls import Allowed
 from samovar_storage.objects import ObjectInfo, ObjectStore
+from samovar_storage.readable import readable_rows
 from samovar_storage.records import dumps, loads
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class Crons:
         await self.ensure_built()
         with translating("the cron jobs"):
             rows = await self._redis.hgetall(keys.CRONS)
-        crons = (loads(row, _Indexed).cron for row in rows.values())
+        crons = (indexed.cron for indexed in readable_rows("cron job", rows, _Indexed).values())
         return sorted(crons, key=lambda cron: cron.name)
 
     async def states(self, names: Sequence[str]) -> dict[str, CronState]:
@@ -137,7 +138,8 @@ class Crons:
         with translating("the cron jobs"):
             rows = await self._redis.hgetall(keys.CRONS)
             now_s, micros = await self._redis.time()
-        known = {_text(name): loads(row, _Indexed).etag for name, row in rows.items()}
+        readable = readable_rows("cron job", rows, _Indexed)
+        known = {_text(name): "" for name in rows} | {name: indexed.etag for name, indexed in readable.items()}
         stored = {_name_of(info): info for info in infos}
         for name in (name for name, info in stored.items() if known.get(name) != info.etag):
             try:

@@ -16,7 +16,8 @@ from samovar_storage.breakers import BreakerNews
 from samovar_storage.failures import translating
 from samovar_storage.jobs.records import WorkerStatus
 from samovar_storage.jobs.waiting import Facts
-from samovar_storage.records import BootFailure, VersionStatus, dumps, loads
+from samovar_storage.readable import readable
+from samovar_storage.records import BootFailure, VersionStatus, dumps
 
 # KEYS: sv:jobs:workers. ARGV: what the keys of their statuses begin with. Returns the statuses there are.
 _STATUSES = """
@@ -71,4 +72,5 @@ def _statuses_of() -> tuple[str, str]:
 
 
 def _read(rows: Sequence[bytes | None], type: type[S]) -> list[S]:
-    return [loads(row, type) for row in rows if row is not None]
+    found = (readable(f"a {type.__name__}", row, type) for row in rows)
+    return [record for record in found if record is not None]
