@@ -9,7 +9,8 @@ process; takes alternate.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,10 @@ from samovar_instance.engines.generation import engine
 from samovar_instance.engines.generation.sampling import TokenSampler
 from samovar_instance.engines.generation.stacked import StackedRunner
 
-TARGETS = {"over_one_by_one": (">=", 1.5)}  # the least of all models
+TARGETS = {
+    "over_one_by_one": (">=", 1.5),
+    "over_transformers_cb_fallback": (">=", 1.0),
+}  # the first: least of all models
 NO_TOKEN = -1
 _SHAPE = {"hidden_size": 640, "vocab_size": 16_384, "bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
 _LAYERS = {"num_hidden_layers": 10, "intermediate_size": 1728, "max_position_embeddings": 2048}
@@ -49,7 +53,10 @@ def measure(options: Options) -> Measured:
     gains = {name: each["in batches"] / each["one by one"] for name, each in rates.items()}
     theirs = rates["DiffLlama"]["transformers' continuous batching"]
     return Measured(
-        {"over_one_by_one": min(gains.values()), "over_transformers_cb": rates["DiffLlama"]["in batches"] / theirs},
+        {
+            "over_one_by_one": min(gains.values()),
+            "over_transformers_cb_fallback": rates["DiffLlama"]["in batches"] / theirs,
+        },
         [
             Table(
                 f"{len(requests)} requests, tokens per second of CPU time",
@@ -66,17 +73,19 @@ def _rates(name: str, requests: Sequence[Request], num_takes: int) -> dict[str, 
     torch.manual_seed(1)
     model = AutoModelForCausalLM.from_config(CONFIGS[name]).eval()
     model.generation_config = GenerationConfig(pad_token_id=0, eos_token_id=NO_TOKEN, do_sample=False)
+    sides: dict[str, Callable[[], Served]] = {}
+    if name == "DiffLlama":  # of a model of its own: ours lets the weights lie otherwise
+        sides["transformers' continuous batching"] = partial(generation.transformers, deepcopy(model), requests)
     ways = {"in batches": True, "one by one": False}
-    sides = {way: partial(_serve, model, requests, joins) for way, joins in ways.items()}
-    if name == "DiffLlama":
-        sides["transformers' continuous batching"] = partial(generation.transformers, model, requests)
+    sides = {way: partial(_serve, model, requests, joins) for way, joins in ways.items()} | sides
     return {side: median_rate(takes) for side, takes in interleave(num_takes, sides).items()}
 
 
 def _serve(model: Any, requests: Sequence[Request], joins: bool) -> Served:
-    runner = StackedRunner(model)
+    options = engine.Options()
+    runner = StackedRunner(model, options.max_transposed_bytes)
     runner.joins = joins
-    serving = engine.Engine(model, TokenSampler(), runner.fitted(engine.Options()), runner=runner)
+    serving = engine.Engine(model, TokenSampler(), runner.fitted(options), runner=runner)
     sequences = [generation.sequence(request) for request in requests]
     started_s = generation.clock_s()
     for each in sequences:

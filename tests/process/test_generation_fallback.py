@@ -55,7 +55,7 @@ def engine_of(model: Any, cache_bytes: int = 8_000_000, **limits: int) -> Engine
 
 def check(name: str) -> Engine:
     """Requests of several lengths that join while others run, one of them is cancelled: the others get their tokens."""
-    asked = requests([40, 3, 17, 29, 9])
+    asked = requests([80, 3, 17, 70, 9])
     theirs = [expected(decoder(name), request) for request in asked]
     engine = engine_of(decoder(name), max_step_tokens=16)  # so that prompts come in pieces, where they can
     sequences = [sequence(*request) for request in asked]
@@ -111,14 +111,75 @@ def test_a_seed_draws_the_same_alone_and_in_any_batch(name: str) -> None:
     assert len({*map(tuple, together.values())}) == 3
 
 
-def test_rows_of_like_length_share_a_forward_and_no_others() -> None:
-    model, sizes = decoder("Bloom"), []
-    engine = engine_of(model)
+def noting_sizes(model: Any) -> list[tuple[int, int]]:
+    """Rows and columns of each forward from now on."""
+    sizes: list[tuple[int, int]] = []
     model.register_forward_pre_hook(
         lambda _, __, keywords: sizes.append(tuple(keywords["input_ids"].shape)), with_kwargs=True
     )
+    return sizes
+
+
+def test_rows_of_like_length_share_a_forward_and_no_others() -> None:
+    model = decoder("Bloom")
+    engine = engine_of(model)
+    sizes = noting_sizes(model)
     run_all(engine, [sequence(*request) for request in requests([10, 20, 30, 200], max_tokens=4)])
     assert sizes.count((3, 1)) == sizes.count((1, 1)) == 3
+
+
+@pytest.mark.parametrize("name", [*OVER_PAGES, *IN_BATCHES, *ONE_BY_ONE])
+def test_prompts_that_come_at_once_get_the_tokens_of_each_alone(name: str) -> None:
+    asked = requests([1, 40, 27, 40, 33, 5, 12, 5], max_tokens=40)  # beyond windows, and beyond room for columns
+    engine = engine_of(decoder(name))
+    sequences = [sequence(*request) for request in asked]
+    run_all(engine, sequences)
+    assert [each.generated for each in sequences] == [expected(decoder(name), request) for request in asked]
+
+
+@pytest.mark.parametrize(
+    ("name", "reads"),
+    [
+        ("DiffLlama", [(1, 90), (4, 40), (3, 14)]),  # padded by 16 tokens at most
+        ("Bamba", [(1, 90), (2, 40), (1, 35), (1, 30), (2, 14), (1, 2)]),  # padding would run through states
+        ("Rwkv", [(1, 90), (1, 40), (1, 40), (1, 35), (1, 30), (1, 14), (1, 14), (1, 2)]),
+    ],
+)
+def test_prompts_of_like_length_are_read_in_one_forward(name: str, reads: list[tuple[int, int]]) -> None:
+    model = decoder(name)
+    engine = engine_of(model, max_step_tokens=512)
+    for request in requests([2, 40, 14, 30, 90, 40, 35, 14], max_tokens=1):
+        engine.add(sequence(*request))
+    sizes = noting_sizes(model)
+    engine.step()
+    assert sizes == reads
+
+
+def test_short_prompts_are_read_whole_though_steps_are_small() -> None:
+    model = decoder("DiffLlama")
+    engine = engine_of(model, max_step_tokens=16)
+    sizes = noting_sizes(model)
+    run_all(engine, [sequence(*request) for request in requests([60, 100], max_tokens=1)])
+    assert sizes == [(1, 4), (1, 60), *[(1, 16)] * 6]
+
+
+def test_a_prompt_that_fails_harms_none_that_is_read_with_it() -> None:
+    model = decoder("DiffLlama")
+    asked = requests([12, 9, 7], max_tokens=6)
+    theirs = [expected(decoder("DiffLlama"), request) for request in asked]
+    engine = engine_of(model)
+    poison = asked[1][0]
+
+    def fail(_: Any, __: Any, keywords: Any) -> None:
+        ends = keywords["input_ids"][:, -len(poison) :]
+        if ends.shape[1] == len(poison) and (ends == torch.tensor(poison)).all(1).any():
+            raise FloatingPointError("poison")
+
+    model.register_forward_pre_hook(fail, with_kwargs=True)
+    sequences = [sequence(*request) for request in asked]
+    run_all(engine, sequences)
+    assert isinstance(sequences[1].listener.ends[0][1], FloatingPointError)  # type: ignore[attr-defined]
+    assert [sequences[0].generated, sequences[2].generated] == [theirs[0], theirs[2]]
 
 
 def test_who_gives_way_for_lack_of_room_goes_on_later() -> None:

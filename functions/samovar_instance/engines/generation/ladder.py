@@ -24,11 +24,12 @@ def engine_for(
 
     Over its own caches a model has no shared prefixes and no drafts: what was read cannot be taken back.
     """
+    options = options or Options()
     try:
         return Engine(model, sampler, options, proposer)
     except Unsupported as reason:
-        runner = StackedRunner(model)
+        runner = StackedRunner(model, options.max_transposed_bytes)
         drafts = "" if proposer is None else "; speculation is declared, and there are no drafts this way"
         name = type(model).__name__
         log.warning("%s runs %s, not over pages: %s%s", name, runner.manner, reason, drafts)
-        return Engine(model, sampler, runner.fitted(options or Options()), runner=runner)
+        return Engine(model, sampler, runner.fitted(options), runner=runner)

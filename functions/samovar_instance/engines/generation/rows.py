@@ -10,7 +10,7 @@ masks or sequences.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,48 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
+ROOM_COLUMNS = 16  # of a batch: so many tokens of each row are written before its keys and values are copied again
+
+States = dict[int, Tensor | None]
+
+
+class Room:
+    """A tensor [rows, heads, columns, size] with room for columns to come."""
+
+    def __init__(self) -> None:
+        self._buffer: Tensor | None = None
+        self._given: Tensor | None = None
+
+    def append(self, held: Tensor, more: Tensor) -> Tensor:
+        """Return `held` and `more` behind it; what was given last is not copied as long as there is room."""
+        start, end = held.shape[-2], held.shape[-2] + more.shape[-2]
+        if self._buffer is None or held is not self._given or end > self._buffer.shape[-2]:
+            self._buffer = held.new_empty((*held.shape[:-2], end + ROOM_COLUMNS, held.shape[-1]))
+            self._buffer[..., :start, :] = held
+        self._buffer[..., start:end, :] = more
+        self._given = self._buffer[..., :end, :]
+        return self._given
+
+
+class RoomyLayer(DynamicLayer):  # type: ignore[misc]
+    """A layer of a batch: a step writes its columns, where the usual layer copies all that it holds."""
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, layer: DynamicLayer) -> None:
+        """Take over what a layer holds."""
+        super().__init__()
+        self.__dict__.update(vars(layer))
+        self._rooms = (Room(), Room())
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Append keys and values [rows, heads, tokens, size]; return all of them."""
+        self.keys = self._rooms[0].append(self.keys, key_states)
+        self.values = self._rooms[1].append(self.values, value_states)
+        return self.keys, self.values
+
+
 JOINABLE = {
     DummyLayer,
     DynamicLayer,
@@ -33,34 +75,27 @@ JOINABLE = {
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionAndSlidingWindowAttentionLayer,
     LinearAttentionLayer,
+    RoomyLayer,
 }
-
-States = dict[int, Tensor | None]
 
 
 class Unjoinable(Exception):
     """Why rows of a cache cannot be put together."""
 
 
-def join(cache: Any, other: Any, num_tokens: int) -> Any:
-    """Return a cache with the rows of both; `cache` itself, if it is more than a list of tensors.
+def join(caches: Sequence[Any], num_tokens: int) -> Any:
+    """Return a cache with the rows of all; the first one itself, if it is more than a list of tensors.
 
     Args:
-        cache, other: of the same model; a `Cache`, or a list of tensors [rows, ...].
-        num_tokens: of the longest row of both, counting what a window no longer shows.
+        caches: of the same model; each a `Cache`, or a list of tensors [rows, ...].
+        num_tokens: of the longest row of all, counting what a window no longer shows.
     Raises: Unjoinable.
     """
+    cache = caches[0]
     if _is_list(cache):
-        return [torch.cat(pair) for pair in zip(cache, other, strict=True)]
-    for layer, more in zip(_layers(cache), _layers(other), strict=True):
-        if isinstance(layer, DynamicLayer) and layer.is_initialized:
-            _align(layer, num_tokens)
-            _align(more, num_tokens)
-            layer.keys = torch.cat([layer.keys, more.keys])
-            layer.values = torch.cat([layer.values, more.values])
-        if isinstance(layer, LinearAttentionLayer):
-            for mine, theirs in zip(_states(layer), _states(more), strict=True):
-                mine.update({key: torch.cat([state, more]) for key, state, more in _pairs(mine, theirs)})
+        return [torch.cat(tensors) for tensors in zip(*caches, strict=True)]
+    all_layers = zip(*map(_layers, caches), strict=True)
+    cache.layers = [_joined(layers, num_tokens) for layers in all_layers]
     return cache
 
 
@@ -86,9 +121,28 @@ def has_lengths(cache: Any) -> bool:
     return isinstance(cache, Cache) and any(isinstance(layer, DynamicLayer) for layer in cache.layers)
 
 
+def has_states(cache: Any) -> bool:
+    """Return whether rows hold something that has no length, through which padding would run: not known to be none."""
+    return not isinstance(cache, Cache) or any(isinstance(layer, LinearAttentionLayer) for layer in cache.layers)
+
+
 def num_bytes(kept: Any) -> int:
     """Return the bytes of all tensors within what a model keeps, whatever it is made of."""
     return sum(tensor.nbytes for tensor in _tensors(kept, set()))
+
+
+def _joined(layers: Sequence[Any], num_tokens: int) -> Any:
+    """Return a layer with the rows of all, the first one or in its place."""
+    layer = layers[0]
+    if isinstance(layer, DynamicLayer) and layer.is_initialized:
+        for each in layers:
+            _align(each, num_tokens)
+        layer.keys = torch.cat([each.keys for each in layers])
+        layer.values = torch.cat([each.values for each in layers])
+    if isinstance(layer, LinearAttentionLayer):
+        for mine, *others in zip(*map(_states, layers), strict=True):
+            mine.update({key: torch.cat(states) for key, states in _alike(mine, others)})
+    return RoomyLayer(layer) if type(layer) is DynamicLayer and layer.is_initialized else layer
 
 
 def _align(layer: Any, num_tokens: int) -> None:
@@ -98,16 +152,19 @@ def _align(layer: Any, num_tokens: int) -> None:
         num_columns = min(num_tokens, layer.sliding_window - 1)
         layer.cumulative_length = num_tokens
     num_more = num_columns - layer.keys.shape[-2]
+    if not num_more:
+        return
     # a negative padding cuts
     layer.keys = functional.pad(layer.keys, (0, 0, num_more, 0))
     layer.values = functional.pad(layer.values, (0, 0, num_more, 0))
 
 
-def _pairs(mine: States, theirs: States) -> Iterator[tuple[int, Tensor, Tensor]]:
+def _alike(mine: States, others: Sequence[States]) -> Iterator[tuple[int, list[Tensor]]]:
     for key, state in mine.items():
-        other = theirs[key]
-        if state is not None and other is not None:
-            yield key, state, other
+        states = [state, *(other[key] for other in others)]
+        known = [state for state in states if state is not None]
+        if len(known) == len(states):
+            yield key, known
 
 
 def _states(layer: LinearAttentionLayer) -> tuple[States, States]:

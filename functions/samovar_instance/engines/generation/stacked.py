@@ -1,13 +1,14 @@
 """One step of a model over the caches that it makes itself: rows of equal standing are one batch, its stack.
 
-    prompt ──read, alone──► stack of one ──joined──► stack ──a token of each row per step──► row leaves
+    prompts ──read, those of like length together──► stacks ──joined──► stack ──a token of each row──► row leaves
 
 For layers that the paged cache does not know: state spaces, linear attention, convolutions, ALiBi, chunked attention.
 What a model can do is found by trial: its logits have to be those of one plain forward, with rows that come and go, and
 with prompts in pieces. What cannot be joined is a stack of its own; a prompt that cannot be read in pieces is read with
 its last one; where sequences in turn disturb each other, nothing is kept. A stack whose forward failed is forgotten and
 its rows are read again: there is no half a step.
-Rows are padded to the longest of their stack, which is at most twice as long as the shortest.
+Rows are padded to the longest of their stack, which is at most twice as long as the shortest. Prompts are read together
+where padding takes less than a forward of their own, and padded only where nothing but attention would see it.
 This module does not know who is scheduled when, nor how tokens are chosen.
 """
 
@@ -18,22 +19,24 @@ import logging
 from collections.abc import Iterator
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from samovar_instance.engines.generation import rows
-from samovar_instance.engines.generation.contract import Sequence
+from samovar_instance.engines.generation import rows, trial
 from samovar_instance.engines.generation.engine import Options
 from samovar_instance.engines.generation.model import tolerance
 from samovar_instance.engines.generation.scheduler import Run, Segment
+from samovar_instance.engines.generation.weights import transpose
 
 log = logging.getLogger(__name__)
 
 KEPT = ("cache", "past_key_values", "cache_params", "state")  # what models call what they want back, newest first
 STRETCH = 2  # longest over shortest row of a stack
-SHORT_TOKENS = 64  # rows below this are alike
+SHORT_TOKENS = 64  # rows below this are alike, and prompts are read whole
+FORWARD_TOKENS = 16  # take about as long as what a forward takes whatever is in it: its weights
 STATE_BLOCK_TOKENS = 1024  # blocks of an account in which tokens cost nothing
 
 
@@ -47,26 +50,18 @@ class Stack:
     is_ready: bool = False
 
     @property
-    def is_level(self) -> bool:
-        """Whether no row is padded."""
-        return min(self.lengths) == max(self.lengths) or not self.has_lengths
-
-    @property
     def has_lengths(self) -> bool:
         """Whether its rows take room for each token."""
         return any(map(rows.has_lengths, self.kept.values()))
 
-    def can_join(self, other: Stack) -> bool:
-        """Return whether rows of both are alike enough to be padded to the same length."""
-        lengths = self.lengths + other.lengths
-        return not self.has_lengths or max(lengths) <= max(STRETCH * min(lengths), SHORT_TOKENS)
-
-    def join(self, other: Stack) -> None:
-        """Take in the rows of another one, which is used up. Raises: rows.Unjoinable."""
-        self.runs, self.lengths = self.runs + other.runs, self.lengths + other.lengths
+    def join(self, others: Row[Stack]) -> None:
+        """Take in the rows of other ones, which are used up. Raises: rows.Unjoinable."""
+        stacks = (self, *others)
+        self.runs = [run for stack in stacks for run in stack.runs]
+        self.lengths = [length for stack in stacks for length in stack.lengths]
         if not self.kept:
             raise rows.Unjoinable("it keeps nothing")
-        self.kept = {name: rows.join(kept, other.kept[name], max(self.lengths)) for name, kept in self.kept.items()}
+        self.kept = {name: rows.join([s.kept[name] for s in stacks], max(self.lengths)) for name in self.kept}
 
     def keep(self, places: list[int]) -> None:
         """Let go of all rows but those at these places, one at least."""
@@ -80,20 +75,24 @@ class Stack:
 class StackedRunner:
     """A model and the stacks of those that run.
 
-    joins: rows are put together. continues: prompts are read in pieces.
+    joins: rows are put together. continues: prompts are read in pieces. pads: prompts are padded to be read together.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, max_transposed_bytes: int = 0) -> None:
+        """max_transposed_bytes: of weights that may be copied, once the model was tried; see `weights.py`."""
         self.model = model
         self.device = str(model.device)
         self.num_vocabulary: int = model.get_input_embeddings().num_embeddings
-        self.joins = self.continues = False
+        self.joins = self.continues = self.pads = False
+        self._whole_tokens = 0
         self._accepted = inspect.signature(model.forward).parameters
-        self._keeps = True
+        self._keeps = self._has_states = True
         self._stacks: list[Stack] = []
         self._row_bytes, self._token_bytes = self._measure()
         if self._keeps:
             self._try()
+        self._whole_tokens = SHORT_TOKENS
+        self._max_transposed_bytes = max_transposed_bytes
 
     @property
     def manner(self) -> str:
@@ -123,7 +122,9 @@ class StackedRunner:
         )
 
     def allocate(self, num_blocks: int, block_tokens: int) -> None:
-        """Nothing is allocated ahead: blocks are an account of what the model's own caches may take."""
+        """Let weights lie as products like them; blocks are an account of what the model's own caches may take."""
+        if self.device == "cpu":
+            transpose(self.model, self._max_transposed_bytes)
 
     def clear(self, blocks: list[int]) -> None:
         """Nothing is cleared: what a row wrote goes with it."""
@@ -140,9 +141,9 @@ class StackedRunner:
         try:
             for stack in self._asked(segments):
                 given.update(zip(stack.runs, self._advance(stack), strict=True))
-            for segment in segments:
-                if segment.run not in given and (segment.num_logits or self.continues):
-                    given[segment.run] = self._read(segment)
+            prompts = [segment for segment in segments if segment.run not in given and self._is_due(segment)]
+            for together in self._together(prompts):
+                given.update(zip([segment.run for segment in together], self._read(together), strict=True))
             self._merge()
         except Exception:
             self._forget({segment.run for segment in segments})
@@ -171,56 +172,86 @@ class StackedRunner:
         ]
         return self._call(stack, pending)
 
-    def _read(self, segment: Segment) -> Tensor:
-        """Read a piece of a prompt, and whatever before it is not here; return what follows, float32 [vocabulary]."""
-        run, end = segment.run, segment.start + segment.count
-        stack = next((stack for stack in self._stacks if run in stack.runs), None)
-        if stack is None or not stack.kept or len(stack.runs) > 1:
-            self._forget({run})
-            stack = Stack([run], [0], {})
+    def _is_due(self, segment: Segment) -> bool:
+        """Return whether a piece of a prompt is read now: the last one, and any of long ones."""
+        is_long = len(segment.run.tokens) > self._whole_tokens
+        return segment.num_logits > 0 or (self.continues and is_long)
+
+    def _together(self, segments: list[Segment]) -> Iterator[list[Segment]]:
+        """Yield which prompts are read in one forward: those read whole, where padding takes less than a forward."""
+        begun = {run for stack in self._stacks if len(stack.runs) == 1 for run in stack.runs}
+        max_padding = FORWARD_TOKENS if self.pads else 0
+        group: list[Segment] = []
+        for segment in sorted(segments, key=lambda segment: -_end(segment)):
+            if not self.joins or not segment.num_logits or segment.run in begun:
+                yield [segment]
+                continue
+            if group and _end(group[0]) - _end(segment) > max_padding:
+                yield group
+                group = []
+            group.append(segment)
+        if group:
+            yield group
+
+    def _read(self, segments: list[Segment]) -> Tensor:
+        """Read pieces of prompts, and whatever before them is not here; return what follows, [prompts, vocabulary]."""
+        runs = [segment.run for segment in segments]
+        stack = next((stack for stack in self._stacks if stack.runs == runs), None)
+        if stack is None or not stack.kept:
+            self._forget({*runs})
+            stack = Stack(runs, [0] * len(runs), {})
             self._stacks.append(stack)
-        logits = self._call(stack, [run.tokens[stack.lengths[0] : end]])
-        stack.is_ready = segment.num_logits > 0
-        return logits[0]
+        starts = stack.lengths if stack.kept else [0] * len(runs)
+        pieces = [segment.run.tokens[start : _end(segment)] for segment, start in zip(segments, starts, strict=True)]
+        logits = self._call(stack, pieces)
+        stack.is_ready = segments[0].num_logits > 0
+        return logits
 
     def _call(self, stack: Stack, tokens: list[list[int]]) -> Tensor:
-        """Run the model on the next tokens of all rows, equally many of each."""
-        ids = torch.tensor(tokens, device=self.device)
+        """Run the model on the next tokens of all rows, equally many of each but of rows that begin."""
+        num_new = max(map(len, tokens))
+        ids = torch.tensor([[0] * (num_new - len(row)) + row for row in tokens], device=self.device)
         seen = stack.lengths if stack.kept else [0] * len(stack.runs)
-        keywords = self._places(seen, ids.shape[1]) | ({} if stack.is_level else self._padding(seen, ids.shape[1]))
+        ends = [length + len(row) for length, row in zip(seen, tokens, strict=True)]
+        keywords = self._places(ends, num_new)
+        if min(ends) < max(ends) and (not stack.kept or stack.has_lengths):
+            keywords |= self._padding(ends)
         if "logits_to_keep" in self._accepted:
             keywords["logits_to_keep"] = 1
         out = self.model(input_ids=ids, use_cache=self._keeps, **keywords, **stack.kept)
         name = next((name for name in KEPT if self._keeps and out.get(name) is not None), None)
         stack.kept = {name: out[name]} if name else {}
-        stack.lengths = [length + ids.shape[1] for length in seen]
+        stack.lengths = ends
         logits: Tensor = out.logits[:, -1].float()
         return logits
 
-    def _places(self, lengths: list[int], num_new: int) -> dict[str, Any]:
+    def _places(self, ends: list[int], num_new: int) -> dict[str, Any]:
         """Return where in their rows the new tokens are; left to themselves, some models begin at 0 again."""
         if "position_ids" not in self._accepted:
             return {}
-        ends = torch.tensor(lengths, device=self.device)[:, None]
-        return {"position_ids": ends + torch.arange(num_new, device=self.device)}
+        starts = torch.tensor(ends, device=self.device)[:, None] - num_new
+        return {"position_ids": (starts + torch.arange(num_new, device=self.device)).clamp(min=0)}
 
-    def _padding(self, lengths: list[int], num_new: int) -> dict[str, Any]:
+    def _padding(self, ends: list[int]) -> dict[str, Any]:
         """Return where rows begin that are padded on the left."""
-        begins = max(lengths) - torch.tensor(lengths, device=self.device)[:, None]
-        columns = torch.arange(max(lengths) + num_new, device=self.device)
+        begins = max(ends) - torch.tensor(ends, device=self.device)[:, None]
+        columns = torch.arange(max(ends), device=self.device)
         return {"attention_mask": (columns >= begins).long()}
 
     def _merge(self) -> None:
         """Join stacks that can be, the shortest first."""
         if not self.joins:
             return
-        merged: list[Stack] = []
+        groups: list[list[Stack]] = []
         for stack in sorted(self._stacks, key=lambda stack: (not stack.is_ready, min(stack.lengths))):
-            if merged and merged[-1].is_ready and stack.is_ready and merged[-1].can_join(stack):
-                merged[-1].join(stack)
+            if groups and stack.is_ready and groups[-1][0].is_ready and _are_alike([*groups[-1], stack]):
+                groups[-1].append(stack)
             else:
-                merged.append(stack)
-        self._stacks = merged
+                groups.append([stack])
+        for first, *others in groups:
+            if others:
+                first.join(others)
+        self._stacks = [first for first, *_ in groups]
 
     def _forget(self, runs: set[Run]) -> None:
         """Let go of the stacks that these are in; the other rows of them are read again."""
@@ -230,21 +261,25 @@ class StackedRunner:
     def _measure(self) -> tuple[int, int]:
         """Return the bytes that a row takes whatever its length, and a token, as two lengths tell."""
         sizes = []
-        for length in (SHORTER, LONGER):
-            stack = Stack([_run(length, 0)], [0], {})
+        for length in trial.LENGTHS:
+            stack = Stack([trial.run(length, 0)], [0], {})
             self._call(stack, [stack.runs[0].tokens])
             self._keeps = bool(stack.kept)
+            self._has_states = any(map(rows.has_states, stack.kept.values()))
             sizes.append(rows.num_bytes(stack.kept))
-        token_bytes = max(0, -(-(sizes[1] - sizes[0]) // (LONGER - SHORTER)))
-        return max(0, sizes[0] - SHORTER * token_bytes), token_bytes
+        token_bytes = max(0, -(-(sizes[1] - sizes[0]) // (trial.LENGTHS[1] - trial.LENGTHS[0])))
+        return max(0, sizes[0] - trial.LENGTHS[0] * token_bytes), token_bytes
 
     def _try(self) -> None:
         """Find the best way that gives the logits of plain forwards; the last one is nothing else than these."""
-        for self.joins, self.continues in ((True, True), (True, False), (False, True), (False, False)):
+        for self.joins, self.continues, self.pads in product((True, False), repeat=3):
+            if self.pads and (self._has_states or not self.joins):
+                continue
             try:
-                error = _error(self)
+                error = trial.error(self)
             except Exception as failure:  # noqa: BLE001 (whatever it raises, it cannot do that)
-                log.info("%s cannot be run joined=%s: %s", type(self.model).__name__, self.joins, failure)
+                tried = f"joined={self.joins} padded={self.pads}"
+                log.info("%s cannot be run %s: %s", type(self.model).__name__, tried, failure)
                 continue
             finally:
                 self._stacks = []
@@ -254,9 +289,6 @@ class StackedRunner:
 
 
 MAX_ERROR = 1.0  # of logits' spread, of models in 8 bits: rows that are mixed up are off by more
-SHORTER, LONGER = 11, 24
-_PIECE = 8
-_NOBODY = Sequence(prompt=[], max_tokens=1, sampling=None, listener=None)  # type: ignore[arg-type]
 
 
 def _is_current(run: Run, length: int) -> bool:
@@ -264,34 +296,11 @@ def _is_current(run: Run, length: int) -> bool:
     return run.is_running and run.table.num_tokens == length
 
 
-def _run(num_tokens: int, first: int) -> Run:
-    return Run(_NOBODY, [*range(first, first + num_tokens)], is_running=True)
+def _end(segment: Segment) -> int:
+    return segment.start + segment.count
 
 
-@torch.inference_mode()
-def _error(runner: StackedRunner) -> float:
-    """Return how far logits of two runs that meet and part are from those of plain forwards, in spreads of these."""
-    long, short = _run(LONGER + 3, 0), _run(SHORTER + 3, 5)
-    plain = {}
-    for run in (long, short):
-        ids = torch.tensor([run.tokens], device=runner.device) % runner.num_vocabulary
-        run.tokens = ids[0].tolist()
-        plain[run] = runner.model(input_ids=ids, use_cache=False).logits[0].float()
-    steps = [
-        [Segment(long, 0, _PIECE, 0)],
-        [Segment(long, _PIECE, LONGER - _PIECE, 1)],
-        [Segment(long, LONGER, 1, 1), Segment(short, 0, SHORTER, 1)],
-        [Segment(long, LONGER + 1, 1, 1), Segment(short, SHORTER, 1, 1)],
-        [Segment(long, LONGER + 2, 1, 1), Segment(short, SHORTER + 1, 1, 1)],
-        [Segment(short, SHORTER + 2, 1, 1)],
-    ]
-    worst = 0.0
-    for step in steps:
-        long.is_running = any(segment.run is long for segment in step)
-        given = iter(runner.forward(step))
-        for segment in step:
-            end = segment.run.table.num_tokens = segment.start + segment.count
-            if segment.num_logits:
-                expected = plain[segment.run][end - 1]
-                worst = max(worst, float((next(given) - expected).abs().max() / plain[segment.run].std()))
-    return worst
+def _are_alike(stacks: Row[Stack]) -> bool:
+    """Return whether rows are alike enough to be padded to the same length."""
+    lengths = [length for stack in stacks for length in stack.lengths]
+    return not stacks[0].has_lengths or max(lengths) <= max(STRETCH * min(lengths), SHORT_TOKENS)
