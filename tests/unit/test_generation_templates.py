@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from samovar.errors import RequestError
+from samovar.errors import DeployRefused, RequestError
 from samovar.tasks.generation import FunctionCall, Message, Part, Tool, ToolCall, ToolFunction
 from samovar_instance.engines.generation.templates import ChatTemplate, num_chars
 from support.tiny_models import CHAT_TEMPLATE, tiny_tokenizer
@@ -78,7 +78,7 @@ def test_calls_and_tools_are_passed_as_objects() -> None:
         ([Message(role="user", content="hi")], "{{ messages[5].content.x }}", "refuses"),
         ([Message(role="user", content="hi")], "{{ 1 / 0 }}", "refuses"),
         ([Message(role="user", content="hi")], "{{ messages.__class__.__mro__ }}", "refuses"),
-        ([Message(role="user", content="hi")], "{% if %}", "refuses"),
+        ([Message(role="user", content="hi")], "{{ messages.none.of_it }}", "refuses"),
         ([Message(role="user")], CHAT_TEMPLATE, r"messages\[0\] has no content"),
         ([Message(role="user", content=[Part(type="image_url")])], CHAT_TEMPLATE, "image_url"),
         (
@@ -98,3 +98,21 @@ def test_the_length_of_a_message_is_of_all_its_texts() -> None:
     assert num_chars(Message(role="user", content=[Part(type="text", text="ab"), Part(type="text", text="c")])) == 3
     call = ToolCall(id="1", function=FunctionCall(name="f", arguments="{}"))
     assert num_chars(Message(role="assistant", tool_calls=[call])) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{% for x in %}", "line 1: Expected an expression"),
+        ("hi\n{{ messages", "line 2"),
+        ("{% nosuch %}", "(?i)unknown tag"),
+    ],
+)
+def test_a_template_that_cannot_be_compiled_is_refused_before_anybody_speaks(text: str, said: str) -> None:
+    with pytest.raises(DeployRefused, match=said):
+        template(text)
+
+
+def test_a_template_that_refuses_an_empty_conversation_is_none_that_is_broken() -> None:
+    assert template("{{ messages[0]['content'] + raise_exception('no') }}").source
+    assert template("{% generation %}{{ messages[0].content }}{% endgeneration %}").source

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from samovar.errors import DeployRefused
 from samovar.tasks.generation import Message, Part, Tool, refusal
 
 MAX_REASON_CHARS = 300
@@ -23,12 +24,14 @@ class ChatTemplate:
     """The template of one tokenizer. source: its text, "" if it has none."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """tokenizer: of transformers."""
+        """tokenizer: of transformers. Raises: DeployRefused, with the line, if its template is not written right."""
         self._tokenizer = tokenizer
         template = tokenizer.chat_template
         if isinstance(template, dict):
             template = template.get("default", "")
         self.source: str = template or ""
+        if self.source:
+            _refuse_broken(self.source)
 
     @property
     def takes_tools(self) -> bool:
@@ -77,6 +80,19 @@ class ChatTemplate:
                 for arguments in [_arguments(place, call.function.arguments)]
             ]
         return turn
+
+
+def _refuse_broken(source: str) -> None:
+    """Raise DeployRefused if a template cannot be compiled: else every conversation would be told that it is wrong."""
+    from jinja2 import TemplateSyntaxError
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    try:
+        render_jinja_template(conversations=[[]], chat_template=source)
+    except TemplateSyntaxError as error:
+        raise DeployRefused(f"the model's chat template is broken in line {error.lineno}: {error.message}") from error
+    except Exception:  # noqa: BLE001 - it compiles, and may refuse a conversation without messages
+        return
 
 
 def num_chars(message: Message) -> int:
