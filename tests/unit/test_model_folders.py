@@ -274,6 +274,7 @@ UNFIT = [
     ("BertForMaskedLM", "text-generation", "possible are embeddings, feature-extraction, fill-mask"),
     ("BertModel", "image-classification", "not made for image-classification"),
     ("T5ForConditionalGeneration", "summarization", "a chat model does it"),
+    ("LlamaForCausalLM", "text-genration", "no task 'text-genration'; did you mean text-generation"),
     ("BertModel", "telepathy", "there is no task 'telepathy'; there are .*audio-classification"),
     ("BlipForQuestionAnswering", "vqa", "by --task image-text-to-text"),
     ("MarianMTModel", "translation_en_to_fr", "a chat model does it"),
@@ -290,6 +291,12 @@ def test_a_task_that_the_model_cannot_do_is_refused(
     folder = read_model_folder(str(folder_of(tmp_path, architectures=[architecture])))
     with pytest.raises(DeployRefused, match=detail):
         choose(folder, wanted)
+
+
+@pytest.mark.parametrize("wanted", ["TEXT-GENERATION", "Text-Generation "])
+def test_a_task_is_named_in_any_case(tmp_path: Path, wanted: str) -> None:
+    folder = read_model_folder(str(folder_of(tmp_path, architectures=["LlamaForCausalLM"])))
+    assert choose(folder, wanted).task.name == "text-generation"
 
 
 def test_a_folder_without_an_architecture_is_believed(tmp_path: Path) -> None:

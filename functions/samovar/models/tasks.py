@@ -8,6 +8,7 @@ it would answer at random. This module does not know transformers; that the name
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from samovar.errors import DeployRefused
@@ -337,6 +338,7 @@ ALIASES = {
     "instance-segmentation": "image-segmentation",
     "panoptic-segmentation": "image-segmentation",
 }
+_NEAR = 0.8  # of 1: how alike two names are for one to be meant by the other
 _GONE = "transformers 5 has no such pipeline; "
 _BY_CHAT = _GONE + "a chat model does it, by --task text-generation"
 _BY_IMAGE_CHAT = _GONE + "a model of images and texts does it, by --task image-text-to-text"
@@ -398,12 +400,16 @@ def fits(task: ModelTask, folder: ModelFolder) -> bool:
 
 
 def _named(wanted: str) -> ModelTask:
-    name = ALIASES.get(wanted, wanted)
+    """Return the task of this name, in any case. Raises: DeployRefused, with the names near to it first."""
+    name = wanted.strip().lower()
+    name = ALIASES.get(name, name)
     if name in TASKS:
         return TASKS[name]
     name = "translation" if name.startswith("translation_") else name
+    near = [] if name in _REFUSED else get_close_matches(name, [*TASKS, *ALIASES], n=3, cutoff=_NEAR)
     why = f" ({_REFUSED[name]})" if name in _REFUSED else ""
-    raise DeployRefused(f"there is no task {wanted!r}{why}; there are {', '.join(sorted(TASKS))}")
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    raise DeployRefused(f"there is no task {wanted!r}{why}; {meant}there are {', '.join(sorted(TASKS))}")
 
 
 def _refuse_misfit(task: ModelTask, folder: ModelFolder) -> None:
