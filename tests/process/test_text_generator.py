@@ -339,6 +339,28 @@ def test_a_sharing_that_there_is_not_is_refused() -> None:
         Odd().load(tiny_model("llama"), "cpu")
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("cache_gib", 1e-7, "cache_gib 1e-07 holds 8 tokens of this model: give 0.001 or more"),
+        ("max_context", 3, "max_context 3 is too little for prompt and answer: give 16 or more"),
+    ],
+)
+def test_an_option_that_leaves_no_room_is_refused_by_its_name(option: str, value: float, says: str) -> None:
+    with pytest.raises(DeployRefused, match=says):
+        type("Narrow", (Tiny,), {option: value})().load(tiny_model("llama"), "cpu")
+    enough = {"cache_gib": 0.001, "max_context": 16}[option]
+    type("Enough", (Tiny,), {option: enough})().load(tiny_model("llama"), "cpu")
+
+
+def test_a_model_that_no_token_fits_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(tiny_model("llama"), tmp_path / "model")
+    config = tmp_path / "model" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 0}))
+    with pytest.raises(DeployRefused, match="max_position_embeddings 0"):
+        Tiny().load(tmp_path / "model", "cpu")
+
+
 @pytest.mark.parametrize("drafts", [sv.Speculation("prompt-lookup"), sv.Speculation("draft-model", folder="small")])
 async def test_with_drafts_the_same_is_said(tiny: Tiny, tmp_path: Path, drafts: sv.Speculation) -> None:
     shutil.copytree(tiny_model("llama"), tmp_path / "model")

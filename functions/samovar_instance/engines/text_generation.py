@@ -22,7 +22,7 @@ from samovar.torch import load_pretrained
 from samovar.values import require
 from samovar_instance.engines.generation.contract import GenerationEngine, Sequence
 from samovar_instance.engines.generation.draft import DraftModel
-from samovar_instance.engines.generation.engine import Engine, Options
+from samovar_instance.engines.generation.engine import Engine, Options, context_of
 from samovar_instance.engines.generation.handler import GenerationHandler, end_ids
 from samovar_instance.engines.generation.ladder import engine_for
 from samovar_instance.engines.generation.planning import Limits, Planner
@@ -35,6 +35,7 @@ from samovar_instance.engines.generation.tools import FORMATS
 
 PrefixSharing = Literal["key", "function", "off"]
 PROBE = "The kettle has boiled, the leaves are in the pot, and in a few minutes there will be"
+LEAST_CONTEXT_TOKENS = 16  # of one request: the example and a few words
 DRAFT_CACHE_SHARE = 4  # the draft model's cache is this much smaller
 
 
@@ -76,9 +77,19 @@ class TextGenerator(GenerationHandler):
         self._loop = StepLoop(lambda: self.make_engine(model, draft))
         context = self._loop.engine.max_context_tokens
         context = min(context, self.max_context or context)
+        if context < min(LEAST_CONTEXT_TOKENS, context_of(model)):
+            raise DeployRefused(self._too_small(context))
         limits = Limits(context, model.config.get_text_config().vocab_size, end_ids(model.generation_config, tokenizer))
         self._probe = (tokenizer(PROBE).input_ids or [0], limits.num_logits)
         self._planner = Planner(tokenizer, limits, FORMATS[self.tool_format] if self.tool_format else None)
+
+    def _too_small(self, context: int) -> str:
+        """Return which option leaves so few tokens, and the least that it may be."""
+        if context == self.max_context:
+            return f"max_context {context} is too little for prompt and answer: give {LEAST_CONTEXT_TOKENS} or more"
+        least_bytes = LEAST_CONTEXT_TOKENS * self._token_bytes
+        least_gib = math.ceil(1000 * least_bytes / (1 << 30)) / 1000
+        return f"cache_gib {self.cache_gib:g} holds {context} tokens of this model: give {least_gib:g} or more"
 
     def make_engine(self, model: Any, draft: Any) -> GenerationEngine:
         """Return a new engine for the model, by the options. draft: the model that drafts, None if none does."""
@@ -102,6 +113,7 @@ class TextGenerator(GenerationHandler):
 
     def _told(self, engine: Engine) -> Engine:
         self.manner = engine.manner  # what the platform tells whoever deploys it
+        self._token_bytes = engine.token_bytes
         return engine
 
     def _proposer(self, model: Any, speculation: Speculation, draft: Any) -> Proposer:

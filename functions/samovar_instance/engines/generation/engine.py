@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from samovar.acceleration.speculation import MAX_LOSS, MIN_GAIN, NUM_DRAFTS
+from samovar.errors import DeployRefused
 from samovar_instance.engines.generation.blocks import Blocks
 from samovar_instance.engines.generation.contract import Sampler, Sequence, Token
 from samovar_instance.engines.generation.model import Runner
@@ -127,6 +128,11 @@ class Engine:
         return self._runner.manner
 
     @property
+    def token_bytes(self) -> int:
+        """Bytes of the cache that a token takes, at least 1."""
+        return self._runner.token_bytes
+
+    @property
     def max_context_tokens(self) -> int:
         """Prompt and generated tokens of one sequence together: by the model and by the cache's size."""
         return self._register.max_context_tokens
@@ -217,6 +223,9 @@ class Engine:
 
 
 def context_of(model: Any) -> int:
-    """Return how many tokens the model was made for."""
+    """Return how many tokens the model was made for. Raises: DeployRefused if its configuration says none at all."""
     config = model.config.get_text_config(decoder=True)
-    return int(getattr(config, "max_position_embeddings", None) or NO_LIMIT)
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions == 0:
+        raise DeployRefused("the model's config.json says max_position_embeddings 0: no token fits it")
+    return int(positions or NO_LIMIT)
