@@ -10,7 +10,7 @@ import pytest
 
 from samovar.bundle import code_files, pack, weight_files
 from samovar.errors import DeployRefused
-from samovar.models.folder import ModelFolder, read_model_folder
+from samovar.models.folder import ModelFolder, read_model_folder, refuse_untokenized
 from samovar.models.project import (
     Wishes,
     app_code,
@@ -297,6 +297,14 @@ def test_a_task_that_the_model_cannot_do_is_refused(
 def test_a_task_is_named_in_any_case(tmp_path: Path, wanted: str) -> None:
     folder = read_model_folder(str(folder_of(tmp_path, architectures=["LlamaForCausalLM"])))
     assert choose(folder, wanted).task.name == "text-generation"
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "tokenizer.json", "vocab.txt", "spiece.model"])
+def test_a_model_of_texts_without_a_tokenizer_is_refused_and_one_file_is_enough(tmp_path: Path, name: str) -> None:
+    bare = read_model_folder(str(folder_of(tmp_path / "bare", {"generation_config.json": {}})))
+    with pytest.raises(DeployRefused, match="has no tokenizer, which the task needs"):
+        refuse_untokenized(bare)
+    refuse_untokenized(read_model_folder(str(folder_of(tmp_path / "read", {name: {}}))))
 
 
 def test_a_folder_without_an_architecture_is_believed(tmp_path: Path) -> None:

@@ -129,13 +129,15 @@ def _words(hint: Any) -> Iterator[str]:
 
 def project_of(flags: dict[str, Any], name: str | None, allow_pickle: bool) -> Project:
     """Return the project that the flags describe. Raises: DeployRefused."""
-    from samovar.models.folder import read_model_folder
+    from samovar.models.folder import read_model_folder, refuse_untokenized
     from samovar.models.project import app_code, default_model_name, refuse_foreign_draft
     from samovar.models.tasks import choose
     from samovar.spec import check_name
 
     folder = read_model_folder(flags["model"], allow_pickle=allow_pickle)
     choice = choose(folder, flags["task"])
+    if choice.task.name == TEXT_GENERATION:
+        refuse_untokenized(folder)
     code = app_code(check_name(name or default_model_name(folder)), choice.task, folder, _wishes(flags, choice))
     draft = None
     if flags["draft_model"] is not None:

@@ -22,6 +22,7 @@ _NEEDED = (
     "*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt", "vocab.bpe", "bpe.codes",
     "additional_chat_templates/*.jinja",
 )  # fmt: skip
+_OF_TOKENIZERS = ("*token*", "*vocab*", "*.model", "*.tiktoken", "merges.txt", "bpe.codes")
 _NOT_NEEDED = ("*.index.json", "trainer_state.json", "all_results.json", "train_results.json", "eval_results.json")
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _ADAPTER = "adapter_config.json"
@@ -105,6 +106,19 @@ def read_model_folder(text: str, *, allow_pickle: bool = False) -> ModelFolder:
         modules=modules,
         pipeline_tag=_pipeline_tag(path / "README.md"),
     )
+
+
+def refuse_untokenized(folder: ModelFolder) -> None:
+    """Raise DeployRefused if a folder has not one file that could be of a tokenizer: its model could read no text.
+
+    One is enough: tokenizers of bytes or characters, such as ByT5's, have a tokenizer_config.json alone.
+    """
+    names = [name.rpartition("/")[2] for name in folder.files]
+    if not any(fnmatchcase(name, form) for name in names for form in _OF_TOKENIZERS):
+        raise DeployRefused(
+            f"{folder.path} has no tokenizer, which the task needs: tokenizer.json and tokenizer_config.json are "
+            "missing. Write them once with the tokenizer's save_pretrained(folder)"
+        )
 
 
 def _refuse_adapter(folder: Path) -> None:
