@@ -359,6 +359,10 @@ def _why_never(version: VersionView, devices: list[DeviceView], budget_bytes: in
     if version.need_bytes > budget_bytes:
         budget = f"the memory budget of this node is {budget_bytes >> 20} MiB"
         return f"an instance needs {version.need_bytes >> 20} MiB; {budget}"
-    wanted = max(1, version.resources.gpus)
-    need = f"{wanted} device(s) with {version.device_need_bytes >> 20} MiB"
-    return f"an instance needs {need}; this node has {len(devices)} device(s)"
+    memory = f" with {version.device_need_bytes >> 20} MiB" if version.device_need_bytes else ""
+    need = f"{_gpus(max(1, version.resources.gpus))}{memory}"
+    return f"an instance needs {need}; this node has {_gpus(len(devices))}"
+
+
+def _gpus(count: int) -> str:
+    return "no GPU" if count == 0 else "1 GPU" if count == 1 else f"{count} GPUs"

@@ -90,7 +90,7 @@ def check_devices(pool: Pool) -> None:
     pool.until(lambda: "device" in [decision.rule for decision in pool.decisions("pair")], what="no two are free now")
     never = pool.deploy("echo_sum", name="never", scaling=scaling, resources=Resources(gpus=5)).ref
     failure = pool.until(lambda: pool.boot_failure(never))
-    assert (failure.code, failure.status) == ("no_capacity", 503) and "this node has 4 device(s)" in failure.detail
+    assert (failure.code, failure.status) == ("no_capacity", 503) and "this node has 4 GPUs" in failure.detail
     node = pool.until(pool.node)
     assert [device.simulated for device in node.devices] == [True] * 4
     assert pool.instances(both)[0].sandbox

@@ -151,7 +151,10 @@ def test_what_never_fits_is_refused_for_good() -> None:
     )
     assert isinstance(action, Reject) and action.permanent and "1024 MiB" in action.detail
     (action,) = plan(versions=[want(1, resources=Resources(gpus=1), device_need_bytes=GIB)])
-    assert isinstance(action, Reject) and action.permanent and "0 device(s)" in action.detail
+    assert isinstance(action, Reject) and action.permanent
+    assert action.detail == "an instance needs 1 GPU with 1024 MiB; this node has no GPU"
+    (action,) = plan(versions=[want(1, resources=Resources(gpus=2), device_need_bytes=0)])
+    assert isinstance(action, Reject) and action.detail == "an instance needs 2 GPUs; this node has no GPU"
 
 
 def test_growth_beyond_the_budget_is_shed() -> None:
