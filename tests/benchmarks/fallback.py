@@ -83,7 +83,7 @@ def _rates(name: str, requests: Sequence[Request], num_takes: int) -> dict[str, 
 
 def _serve(model: Any, requests: Sequence[Request], joins: bool) -> Served:
     options = engine.Options()
-    runner = StackedRunner(model, options.max_transposed_bytes)
+    runner = StackedRunner(model, options.max_tiled_bytes)
     runner.joins = joins
     serving = engine.Engine(model, TokenSampler(), runner.fitted(options), runner=runner)
     sequences = [generation.sequence(request) for request in requests]

@@ -1,4 +1,4 @@
-"""Weights that lie transposed: the same values in the same parameters, and nothing copied that may not be."""
+"""Weights in tiles: the same products to rounding, parameters as they were, nothing copied that may not be."""
 
 from __future__ import annotations
 
@@ -12,74 +12,99 @@ from torch import nn
 from samovar_instance.engines.generation.contract import Sequence
 from samovar_instance.engines.generation.layout import NO_PADDING, Layout, Padding
 from samovar_instance.engines.generation.scheduler import Run, Segment
-from samovar_instance.engines.generation.weights import transpose
+from samovar_instance.engines.generation.weights import MAX_ROWS, TiledLinear, num_columns, tile
 
 ROOMY = 1 << 20
+TILED_BYTES = 4 * (5 * 128 + 128 * 96)  # of the layers that can be cut
 
 
 class Model(nn.Module):
-    """Two linear layers, a head that is the embedding, and what is no product of rows."""
+    """Two linear layers that can be cut, and a head that is the embedding and cannot."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.embedding = nn.Embedding(7, 5)
-        self.wide = nn.Linear(5, 9)
-        self.narrow = nn.Linear(9, 5, bias=False)
+        self.wide = nn.Linear(5, 128)
+        self.narrow = nn.Linear(128, 96, bias=False)
+        self.back = nn.Embedding(96, 5)
         self.head = nn.Linear(5, 7, bias=False)
         self.head.weight = self.embedding.weight
         self.to(dtype)
 
     def forward(self, ids: torch.Tensor) -> Any:
-        return self.head(self.narrow(self.wide(self.embedding(ids)).relu()))
+        return self.head(self.narrow(self.wide(self.embedding(ids)).relu()) @ self.back.weight)
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
 
 
-def lie_transposed(model: Model) -> list[bool]:
-    return [module.weight.t().is_contiguous() for module in (model.wide, model.narrow, model.head)]
+def are_tiled(model: Model) -> list[bool]:
+    return [type(module) is TiledLinear for module in (model.wide, model.narrow, model.head)]
 
 
+@pytest.mark.parametrize("shape", [(1,), (2,), (3, 5), (1, 16), (1, MAX_ROWS), (1, MAX_ROWS + 1)])
 @torch.inference_mode()
-def test_weights_of_layers_lie_transposed_and_are_the_same() -> None:
+def test_products_by_tiles_are_the_same(shape: tuple[int, ...]) -> None:
     model = Model()
     parameters, before = dict(model.named_parameters()), {k: v.clone() for k, v in model.state_dict().items()}
-    ids = torch.arange(7)
+    ids = torch.randint(7, shape)
     logits = model(ids)
-    assert transpose(model, ROOMY)
-    assert lie_transposed(model) == [True, True, False]  # the head is the embedding
+    assert tile(model, ROOMY)
+    assert are_tiled(model) == [True, True, False]
     assert all(parameters[name] is parameter for name, parameter in model.named_parameters())
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    assert all(module.weight.data_ptr() % 64 == 0 for module in (model.wide, model.narrow))
+    tiled = [module for module in model.modules() if isinstance(module, TiledLinear)]
+    assert [module.tiles.data_ptr() % 64 for module in tiled] == [0, 0]
     torch.testing.assert_close(model(ids), logits)
 
 
-def test_what_lies_transposed_is_not_copied_again() -> None:
+@torch.inference_mode()
+def test_few_rows_are_computed_from_the_tiles_and_one_or_many_from_the_weight() -> None:
     model = Model()
-    transpose(model, ROOMY)
-    places = [module.weight.data_ptr() for module in (model.wide, model.narrow)]
-    assert transpose(model, 0)
-    assert places == [module.weight.data_ptr() for module in (model.wide, model.narrow)]
+    tile(model, ROOMY)
+    assert isinstance(model.narrow, TiledLinear)
+    model.narrow.tiles.zero_()
+    seen = {num_rows: bool(model.narrow(torch.ones(1, num_rows, 128)).any()) for num_rows in (1, 2, MAX_ROWS, 161)}
+    assert seen == {1: True, 2: False, MAX_ROWS: False, 161: True}
 
 
-def test_copies_are_bounded_and_of_float32_alone() -> None:
+def test_what_has_tiles_keeps_them() -> None:
+    model = Model()
+    tile(model, ROOMY)
+    assert isinstance(model.wide, TiledLinear)
+    place = model.wide.tiles.data_ptr()
+    assert tile(model, 0)
+    assert model.wide.tiles.data_ptr() == place
+
+
+def test_tiles_are_bounded_and_of_float32_alone() -> None:
     large, half = Model(), Model(torch.bfloat16)
-    num_bytes = 2 * 48 * 4  # two weights of 45 numbers, each from a cache line on
-    assert not transpose(large, num_bytes - 1)
-    assert lie_transposed(large) == [False, False, False]
-    assert transpose(large, num_bytes)
-    assert not transpose(half, ROOMY)
-    assert lie_transposed(half) == [False, False, False]
-    assert transpose(nn.Embedding(3, 4), 0)  # there is nothing to do
+    assert not tile(large, TILED_BYTES - 1)
+    assert are_tiled(large) == [False, False, False]
+    assert tile(large, TILED_BYTES)
+    assert not tile(half, ROOMY)
+    assert are_tiled(half) == [False, False, False]
+    assert tile(nn.Embedding(3, 4), 0)  # there is nothing to do
 
 
-def test_weights_stay_where_the_process_may_not_have_the_copy() -> None:
+@pytest.mark.parametrize(
+    ("num_out", "columns"),
+    [(576, 192), (49_152, 192), (32_000, 160), (4_096, 128), (64, 64), (48, 0), (50_257, 0), (97, 0)],
+)
+def test_tiles_are_equal_and_of_whole_cache_lines(num_out: int, columns: int) -> None:
+    assert num_columns(num_out) == columns
+
+
+def test_weights_have_no_tiles_where_the_process_may_not_have_the_memory() -> None:
     model = Model()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (1, hard))
     try:
-        is_transposed = transpose(model, ROOMY)
+        is_tiled = tile(model, ROOMY)
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-    assert not is_transposed
-    assert lie_transposed(model) == [False, False, False]
+    assert not is_tiled
+    assert are_tiled(model) == [False, False, False]
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,8 @@ class TextGenerator(GenerationHandler):
     """A causal language model of transformers, from a folder. Subclasses set what differs from the defaults.
 
     cache_gib: memory for keys and values. block_tokens: of one block of it. max_running: sequences in one step.
-    max_step_tokens: tokens in one step. transposed_gib: float32 weights up to this size are copied on CPUs to lie as
-    products like them, 0 = none. max_context: tokens of one request, prompt and answer, None = what model and
+    max_step_tokens: tokens in one step. tiled_gib: float32 weights up to this size are copied on CPUs in tiles,
+    0 = none. max_context: tokens of one request, prompt and answer, None = what model and
     cache allow. prefix_sharing: whose prompts that begin alike are computed once: "key", those of one API key;
     "function", all; "off", nobody's. tool_format: "hermes", "llama3" or "mistral", "" = as the chat template says.
     Precision and speculation are options of the function.
@@ -54,7 +54,7 @@ class TextGenerator(GenerationHandler):
     block_tokens: ClassVar[int] = 4
     max_running: ClassVar[int] = 64
     max_step_tokens: ClassVar[int] = 256
-    transposed_gib: ClassVar[float] = 2.0
+    tiled_gib: ClassVar[float] = 2.0
     max_context: ClassVar[int | None] = None
     prefix_sharing: ClassVar[PrefixSharing] = "key"
     tool_format: ClassVar[str] = ""
@@ -98,7 +98,7 @@ class TextGenerator(GenerationHandler):
             block_tokens=self.block_tokens,
             shares_prefixes=self.prefix_sharing != "off",
             limits=StepLimits(max_running=self.max_running, max_step_tokens=self.max_step_tokens),
-            max_transposed_bytes=int(self.transposed_gib * (1 << 30)),
+            max_tiled_bytes=int(self.tiled_gib * (1 << 30)),
         )
         speculation = self._speculation
         if speculation is None:

@@ -31,7 +31,7 @@ NO_LIMIT = 1 << 20  # of tokens, for models that say none
 class Options:
     """How much an engine takes. cache_bytes: memory of keys and values; block_tokens: of one block of it. max_drafts:
     of one sequence in one step, if there is somebody who proposes some; min_gain, max_loss: when, see `Profit`.
-    max_transposed_bytes: of weights that are copied to lie as products like them, on CPUs."""
+    max_tiled_bytes: of weights that are copied in tiles, on CPUs."""
 
     cache_bytes: int = 1 << 30
     block_tokens: int = 4
@@ -40,7 +40,7 @@ class Options:
     max_drafts: int = NUM_DRAFTS
     min_gain: float = MIN_GAIN
     max_loss: float = MAX_LOSS
-    max_transposed_bytes: int = 2 << 30
+    max_tiled_bytes: int = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Engine:
         """proposer: of drafts; with it the sampler's states are `SamplingState`s. profit: says how many drafts pay.
         runner: of the model; else its layers attend over pages. Raises: Unsupported where they cannot."""
         options = options or Options()
-        self._runner = runner or Runner(model, options.max_transposed_bytes)
+        self._runner = runner or Runner(model, options.max_tiled_bytes)
         self._sampler = sampler
         size = options.block_tokens
         context = context_of(model)

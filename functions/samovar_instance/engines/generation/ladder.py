@@ -28,7 +28,7 @@ def engine_for(
     try:
         return Engine(model, sampler, options, proposer)
     except Unsupported as reason:
-        runner = StackedRunner(model, options.max_transposed_bytes)
+        runner = StackedRunner(model, options.max_tiled_bytes)
         drafts = "" if proposer is None else "; speculation is declared, and there are no drafts this way"
         name = type(model).__name__
         log.warning("%s runs %s, not over pages: %s%s", name, runner.manner, reason, drafts)

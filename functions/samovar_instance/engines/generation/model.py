@@ -20,7 +20,7 @@ from samovar_instance.engines.generation.cache import LayerCache, LayerShape, al
 from samovar_instance.engines.generation.contract import Sequence
 from samovar_instance.engines.generation.layout import NO_PADDING, Layout, Padding
 from samovar_instance.engines.generation.scheduler import Run, Segment
-from samovar_instance.engines.generation.weights import transpose
+from samovar_instance.engines.generation.weights import TiledLinear, tile
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 TRIAL_TOKENS = 24
@@ -35,16 +35,16 @@ class Unsupported(Exception):
 class Runner:
     """A model and its cache. `allocate` comes before `forward`."""
 
-    def __init__(self, model: Any, max_transposed_bytes: int = 0) -> None:
+    def __init__(self, model: Any, max_tiled_bytes: int = 0) -> None:
         """Take the model over: it attends over pages from now on. Raises: Unsupported, the model as it was.
 
-        max_transposed_bytes: of weights that may be copied, once there is a cache; see `weights.py`.
+        max_tiled_bytes: of weights that may be copied in tiles, once there is a cache; see `weights.py`.
         """
         self.model = model
         self.device = str(model.device)
         self.num_vocabulary: int = model.get_input_embeddings().num_embeddings
         self._block_tokens = 0
-        self._max_transposed_bytes = 0  # a model that is tried stays as it is
+        self._max_tiled_bytes = 0  # a model that is tried stays as it is
         self._padding = Padding() if self.device == "cpu" else NO_PADDING
         self._layers: dict[int, LayerCache] = {}
         unknown = set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - LAYER_TYPES
@@ -58,7 +58,7 @@ class Runner:
             raise (
                 error if isinstance(error, Unsupported) else Unsupported(f"{type(error).__name__}: {error}")
             ) from error
-        self._max_transposed_bytes = max_transposed_bytes
+        self._max_tiled_bytes = max_tiled_bytes
 
     @property
     def manner(self) -> str:
@@ -71,11 +71,12 @@ class Runner:
         return sum(shape.token_bytes for shape in self.shapes.values())
 
     def allocate(self, num_blocks: int, block_tokens: int) -> None:
-        """Make the cache; then, where memory is left, let the weights lie as products like them."""
+        """Make the cache; then, where memory is left, cut the weights into tiles."""
         self._block_tokens = block_tokens
         self._layers = allocate(self.shapes, num_blocks + 1, block_tokens, self.device)  # one for what is padded
-        if self.device == "cpu" and transpose(self.model, self._max_transposed_bytes):
-            self._padding = Padding(rows=NO_PADDING.rows)
+        if self.device == "cpu" and tile(self.model, self._max_tiled_bytes):
+            head_is_tiled = type(self.model.get_output_embeddings()) is TiledLinear
+            self._padding = NO_PADDING if head_is_tiled else Padding(rows=NO_PADDING.rows)
 
     @torch.inference_mode()
     def forward(self, segments: Row[Segment]) -> Tensor:

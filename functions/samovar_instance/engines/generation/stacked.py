@@ -29,7 +29,7 @@ from samovar_instance.engines.generation import rows, trial
 from samovar_instance.engines.generation.engine import Options
 from samovar_instance.engines.generation.model import tolerance
 from samovar_instance.engines.generation.scheduler import Run, Segment
-from samovar_instance.engines.generation.weights import transpose
+from samovar_instance.engines.generation.weights import tile
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +78,8 @@ class StackedRunner:
     joins: rows are put together. continues: prompts are read in pieces. pads: prompts are padded to be read together.
     """
 
-    def __init__(self, model: Any, max_transposed_bytes: int = 0) -> None:
-        """max_transposed_bytes: of weights that may be copied, once the model was tried; see `weights.py`."""
+    def __init__(self, model: Any, max_tiled_bytes: int = 0) -> None:
+        """max_tiled_bytes: of weights that may be copied in tiles, once the model was tried; see `weights.py`."""
         self.model = model
         self.device = str(model.device)
         self.num_vocabulary: int = model.get_input_embeddings().num_embeddings
@@ -92,7 +92,7 @@ class StackedRunner:
         if self._keeps:
             self._try()
         self._whole_tokens = SHORT_TOKENS
-        self._max_transposed_bytes = max_transposed_bytes
+        self._max_tiled_bytes = max_tiled_bytes
 
     @property
     def manner(self) -> str:
@@ -122,9 +122,9 @@ class StackedRunner:
         )
 
     def allocate(self, num_blocks: int, block_tokens: int) -> None:
-        """Let weights lie as products like them; blocks are an account of what the model's own caches may take."""
+        """Cut weights into tiles; blocks are an account of what the model's own caches may take."""
         if self.device == "cpu":
-            transpose(self.model, self._max_transposed_bytes)
+            tile(self.model, self._max_tiled_bytes)
 
     def clear(self, blocks: list[int]) -> None:
         """Nothing is cleared: what a row wrote goes with it."""
