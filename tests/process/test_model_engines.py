@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from samovar.errors import InvalidInput
+from samovar.models.choosing import choose
 from samovar.models.folder import read_model_folder
 from samovar.models.project import app_code, example_of, write_project
-from samovar.models.tasks import TASKS, choose
+from samovar.models.tasks import TASKS
 from samovar_instance.engines.pipelines.base import MAX_TEXT_CHARS
 from samovar_instance.engines.pipelines.media import plain
 from samovar_instance.engines.pipelines.sounds import Speech, SpeechRecognizer

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from samovar.errors import DeployRefused, InvalidInput
+from samovar.models.choosing import choose
 from samovar.models.folder import read_model_folder
 from samovar.models.project import example_of
-from samovar.models.tasks import TASKS, choose
+from samovar.models.tasks import TASKS
 from samovar_instance.engines.pipelines.documents import DocumentAnswerer, DocumentQuestion
 from samovar_instance.engines.pipelines.media import image_of
 from samovar_instance.engines.pipelines.speech import wav_of

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from samovar import wire
+from samovar.models.choosing import choose
 from samovar.models.folder import read_model_folder
 from samovar.models.project import app_code, example_of, write_project
-from samovar.models.tasks import TASKS, choose
+from samovar.models.tasks import TASKS
 from samovar.tasks.generation import MAX_MEDIA, GenerationOutput
 from support.instance_driver import Caller, Instance, Zygote
 from support.tiny_tasks import RATE_HZ, png, tiny_task, wav

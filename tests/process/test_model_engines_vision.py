@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from samovar.errors import DeployRefused, InvalidInput
+from samovar.models.choosing import ALIASES, choose
 from samovar.models.folder import read_model_folder
-from samovar.models.tasks import ALIASES, TASKS, choose
+from samovar.models.tasks import TASKS
 from samovar_instance.engines.pipelines import frames
 from samovar_instance.engines.pipelines.loading import missing_package
 from samovar_instance.engines.pipelines.masks import ImageToCut, picture_of, suppressed

@@ -10,9 +10,9 @@ import openai
 import pytest
 from openai import OpenAI
 
+from samovar.models.choosing import choose
 from samovar.models.folder import read_model_folder
 from samovar.models.project import app_code, write_project
-from samovar.models.tasks import choose
 from support.instance_driver import FUNCTIONS, Zygote
 from support.openai_gateway import Platform, running_platform
 from support.tiny_models import tiny_model

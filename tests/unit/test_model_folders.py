@@ -10,6 +10,7 @@ import pytest
 
 from samovar.bundle import code_files, pack, weight_files
 from samovar.errors import DeployRefused
+from samovar.models.choosing import ALIASES, choose, fits
 from samovar.models.folder import ModelFolder, read_model_folder, refuse_untokenized
 from samovar.models.project import (
     Wishes,
@@ -19,7 +20,7 @@ from samovar.models.project import (
     refuse_foreign_draft,
     write_project,
 )
-from samovar.models.tasks import ALIASES, TASKS, choose, fits
+from samovar.models.tasks import TASKS
 from samovar.spec import check_name
 
 

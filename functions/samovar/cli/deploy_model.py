@@ -21,9 +21,10 @@ from samovar.errors import DeployRefused
 from samovar.tasks import TEXT_GENERATION
 
 if TYPE_CHECKING:
+    from samovar.models.choosing import Choice
     from samovar.models.folder import ModelFolder
     from samovar.models.project import Wishes
-    from samovar.models.tasks import Choice, ModelTask
+    from samovar.models.tasks import ModelTask
 
 # where each flag ends up: in fields of value objects, or in attributes of the engine's class (_SETTINGS)
 _SETTINGS = "settings"
@@ -129,9 +130,9 @@ def _words(hint: Any) -> Iterator[str]:
 
 def project_of(flags: dict[str, Any], name: str | None, allow_pickle: bool) -> Project:
     """Return the project that the flags describe. Raises: DeployRefused."""
+    from samovar.models.choosing import choose
     from samovar.models.folder import read_model_folder, refuse_untokenized
     from samovar.models.project import app_code, default_model_name, refuse_foreign_draft
-    from samovar.models.tasks import choose
     from samovar.spec import check_name
 
     folder = read_model_folder(flags["model"], allow_pickle=allow_pickle)
