@@ -158,7 +158,8 @@ def test_a_function_that_cannot_be_read_stops_no_other(
         first.redis.hset(keys.FUNCTIONS, "old", old)
         with short_folder() as folder, running_gateway(stores, object_store, folder) as second:
             wait_until(lambda: second.invoke("echo", {}).status_code == 200, what="it serves what it can read")
-            assert second.invoke("old", {}).status_code == 404
+            refused = second.invoke("old", {})
+            assert (refused.status_code, refused.json()["code"]) == (409, "conflict"), "it is there, and of no use"
             first.redis.hdel(keys.FUNCTIONS, "old")
 
 
