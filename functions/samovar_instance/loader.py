@@ -58,9 +58,8 @@ class BootError(Exception):
 class Loaded:
     """A version that can answer. loop: the event loop of an async handler, made before it was warmed; else None.
 
-    loop_fds: what that loop has open for itself.
-
-    manner: how an engine runs the model, in words; "" if the handler does not say.
+    loop_fds: what that loop has open for itself. manner: how an engine runs the model, in words; "" if the handler does
+    not say.
     example: the input of the warm-up, None if the version has none. probe: of an engine whose answers are no numbers,
     numbers that show what a precision changes; None if there is none.
     """

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from samovar import wire
@@ -15,8 +14,9 @@ from samovar.models.choosing import choose
 from samovar.models.folder import read_model_folder
 from samovar.models.project import app_code, example_of, write_project
 from samovar.models.tasks import TASKS
-from samovar.tasks.generation import MAX_MEDIA, GenerationOutput
+from samovar.tasks.generation import MAX_MEDIA
 from support.instance_driver import Caller, Instance, Zygote
+from support.pieces import failure, pieces_of, streamed, text_of
 from support.tiny_tasks import RATE_HZ, png, tiny_task, wav
 
 pytestmark = pytest.mark.process
@@ -61,27 +61,6 @@ def pipe() -> Any:
     from transformers import pipeline
 
     return pipeline(TASK, model=str(tiny_task(TASK)), device="cpu")
-
-
-def pieces_of(caller: Caller, number: int) -> Iterator[GenerationOutput]:
-    while not isinstance(frame := caller.next(), wire.End):
-        assert isinstance(frame, wire.Chunk) and frame.id == number, frame
-        caller.send(wire.Credit(number, 1))
-        yield msgspec.json.decode(frame.body, type=GenerationOutput)
-
-
-def streamed(caller: Caller, body: dict[str, Any]) -> list[GenerationOutput]:
-    return [*pieces_of(caller, caller.invoke(body, accept_stream=True))]
-
-
-def text_of(pieces: list[GenerationOutput], index: int = 0) -> str:
-    return "".join(piece.text for piece in pieces if piece.index == index)
-
-
-def failure(caller: Caller) -> wire.Failure:
-    while not isinstance(frame := caller.next(), wire.Failure):
-        assert isinstance(frame, wire.Chunk), frame
-    return frame
 
 
 # proteins, diffusion, what nothing tells apart, a name without an ending

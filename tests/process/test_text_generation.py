@@ -11,6 +11,7 @@ import pytest
 from samovar import wire
 from samovar.tasks.generation import GenerationOutput
 from support.instance_driver import FUNCTIONS, Caller, Instance, Zygote
+from support.pieces import failure, pieces_of, streamed, text_of
 from support.tiny_models import tiny_model
 
 pytestmark = pytest.mark.process
@@ -41,29 +42,6 @@ def alone(instances: dict[str, Instance]) -> Iterator[Caller]:
     caller = instances["chats_alone"].connect()
     yield caller
     caller.close()
-
-
-def pieces_of(caller: Caller, number: int) -> Iterator[GenerationOutput]:
-    """Yield the pieces of one answer as they come; frames of other calls must not come meanwhile."""
-    while not isinstance(frame := caller.next(), wire.End):
-        assert isinstance(frame, wire.Chunk) and frame.id == number, frame
-        caller.send(wire.Credit(number, 1))
-        yield msgspec.json.decode(frame.body, type=GenerationOutput)
-
-
-def streamed(caller: Caller, body: dict[str, Any]) -> list[GenerationOutput]:
-    return [*pieces_of(caller, caller.invoke(body, accept_stream=True))]
-
-
-def text_of(pieces: list[GenerationOutput], index: int = 0) -> str:
-    return "".join(piece.text for piece in pieces if piece.index == index)
-
-
-def failure(caller: Caller) -> wire.Failure:
-    """Return how a stream failed, skipping what came of it before."""
-    while not isinstance(frame := caller.next(), wire.Failure):
-        assert isinstance(frame, wire.Chunk), frame
-    return frame
 
 
 def test_text_comes_piece_by_piece(caller: Caller) -> None:
