@@ -12,10 +12,19 @@ from torch import nn
 from samovar_instance.engines.generation.contract import Sequence
 from samovar_instance.engines.generation.layout import NO_PADDING, Layout, Padding
 from samovar_instance.engines.generation.scheduler import Run, Segment
-from samovar_instance.engines.generation.weights import MAX_ROWS, TiledLinear, num_columns, tile
+from samovar_instance.engines.generation.weights import (
+    MAX_ROWS,
+    MAX_TILED_ROWS,
+    TiledGated,
+    TiledLinear,
+    columns_of,
+    num_columns,
+    tile,
+)
 
-ROOMY = 1 << 20
+ROOMY = 1 << 23
 TILED_BYTES = 4 * (5 * 128 + 128 * 96)  # of the layers that can be cut
+GATED_BYTES = 3 * 4 * 48 * 192
 
 
 class Model(nn.Module):
@@ -58,14 +67,101 @@ def test_products_by_tiles_are_the_same(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(model(ids), logits)
 
 
+class Gated(nn.Module):
+    """What most decoders have between their attentions."""
+
+    def __init__(self, act: Any, *, bias: bool = False, num_inner: int = 192) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(48, num_inner, bias=bias)
+        self.up_proj = nn.Linear(48, num_inner, bias=bias)
+        self.down_proj = nn.Linear(num_inner, 48, bias=bias)
+        self.act_fn = act
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        down: torch.Tensor = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+        return down
+
+
+class Clamped(Gated):
+    """The same names, and something else."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).clamp(max=0.01)
+
+
+def is_gated(layer: nn.Module) -> bool:
+    return isinstance(layer.__dict__.get("forward"), TiledGated)
+
+
+@pytest.mark.parametrize("num_out", [128, 4096], ids=["one tile", "many"])
 @torch.inference_mode()
-def test_few_rows_are_computed_from_the_tiles_and_one_or_many_from_the_weight() -> None:
-    model = Model()
-    tile(model, ROOMY)
-    assert isinstance(model.narrow, TiledLinear)
-    model.narrow.tiles.zero_()
-    seen = {num_rows: bool(model.narrow(torch.ones(1, num_rows, 128)).any()) for num_rows in (1, 2, MAX_ROWS, 161)}
-    assert seen == {1: True, 2: False, MAX_ROWS: False, 161: True}
+def test_few_rows_are_computed_from_the_tiles_and_one_or_many_from_the_weight(num_out: int) -> None:
+    model = nn.Sequential(nn.Linear(128, num_out))
+    most = MAX_ROWS if num_out == 128 else MAX_TILED_ROWS
+    assert tile(model, ROOMY)
+    layer = model[0]
+    assert isinstance(layer, TiledLinear)
+    rows = torch.randn(most + 1, 128)
+    own = nn.functional.linear(rows, layer.weight, layer.bias)
+    for num_rows in (1, 2, 7, most, most + 1):
+        torch.testing.assert_close(layer(rows[:num_rows]), own[:num_rows])
+    layer.tiles.zero_()
+    assert layer.bias is not None
+    uses_tiles = {num: bool(torch.equal(layer(rows[:num])[0], layer.bias)) for num in (1, 2, most, most + 1)}
+    assert uses_tiles == {1: False, 2: True, most: True, most + 1: False}
+
+
+@pytest.mark.parametrize("act", [nn.SiLU(), nn.GELU(approximate="tanh"), torch.relu], ids=["silu", "gelu", "relu"])
+@pytest.mark.parametrize("shape", [(1, 1), (2,), (3, 5), (1, MAX_ROWS), (1, MAX_ROWS + 1)])
+@torch.inference_mode()
+def test_a_gated_layer_computes_the_same_from_tiles(shape: tuple[int, ...], act: Any) -> None:
+    model = nn.Sequential(Gated(act), Gated(act))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    x = torch.randn(*shape, 48)
+    own = model(x)
+    assert tile(model, 2 * GATED_BYTES)
+    assert [is_gated(layer) for layer in model] == [True, True]
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    kept = x.clone()
+    torch.testing.assert_close(model(x), own)
+    assert torch.equal(x, kept)
+    assert tile(model, 0)  # it has them already
+    tiles = model[0].forward
+    assert isinstance(tiles, TiledGated)
+    tiles.gate.zero_()
+    uses_tiles = 2 <= x.numel() // 48 <= MAX_ROWS
+    assert bool(model[0](x).any()) != uses_tiles
+
+
+@torch.inference_mode()
+def test_what_is_not_finite_in_one_row_stays_in_it() -> None:
+    model = nn.Sequential(Gated(nn.SiLU()))
+    x = torch.randn(6, 48)
+    own = model(x)
+    assert tile(model, GATED_BYTES)
+    x[2, 3] = torch.nan
+    out = model(x)
+    assert out[2].isnan().all()
+    torch.testing.assert_close(torch.cat([out[:2], out[3:]]), torch.cat([own[:2], own[3:]]))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Clamped(nn.SiLU()),
+        Gated(nn.Softmax(-1)),
+        Gated(nn.SiLU(), bias=True),
+        Gated(nn.SiLU(), num_inner=50),
+    ],
+    ids=["something else", "across numbers", "with biases", "not to be cut"],
+)
+@torch.inference_mode()
+def test_what_only_looks_like_a_gated_layer_stays_one_of_its_own(layer: Gated) -> None:
+    x = torch.randn(1, 5, 48)
+    own = layer(x)
+    tile(layer, ROOMY)
+    assert not is_gated(layer)
+    torch.testing.assert_close(layer(x), own)
 
 
 def test_what_has_tiles_keeps_them() -> None:
@@ -89,10 +185,20 @@ def test_tiles_are_bounded_and_of_float32_alone() -> None:
 
 @pytest.mark.parametrize(
     ("num_out", "columns"),
-    [(576, 192), (49_152, 192), (32_000, 160), (4_096, 128), (64, 64), (48, 0), (50_257, 0), (97, 0)],
+    [(576, 192), (49_152, 256), (32_000, 256), (4_096, 256), (64, 64), (48, 0), (50_257, 0), (97, 0)],
 )
 def test_tiles_are_equal_and_of_whole_cache_lines(num_out: int, columns: int) -> None:
     assert num_columns(num_out) == columns
+    assert columns_of(torch.empty(num_out, 8192)) in (columns, num_out)
+
+
+@pytest.mark.parametrize(
+    ("shape", "columns"),
+    [((576, 576), 576), ((48, 16), 48), ((47, 16), 0), ((1024, 1024), 256)],
+    ids=["fits a cache", "small", "no cache lines", "too large"],
+)
+def test_a_weight_that_fits_a_cache_is_one_tile(shape: tuple[int, int], columns: int) -> None:
+    assert columns_of(torch.empty(shape)) == columns
 
 
 def test_weights_have_no_tiles_where_the_process_may_not_have_the_memory() -> None:

@@ -100,7 +100,7 @@ def paged_attention(
         return _chunk(Part(slice(None), None, lengths), rule, query, key, value).transpose(1, 2), None
     cache = step.layers[layer]
     cache.write(step.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
-    out = query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
+    out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
     for part in step.decodes:
         assert part.blocks is not None
         out[0, part.rows] = _decode(part, rule, query[0, :, part.rows], *cache.read(part.blocks))
@@ -110,6 +110,8 @@ def paged_attention(
         else:
             stored = cache.read(part.blocks)
         out[:, part.rows] = _chunk(part, rule, query[:, :, part.rows], *stored).transpose(1, 2)
+    num_rows = max((part.rows.stop for part in (*step.decodes, *step.chunks)), default=0)
+    out[:, num_rows:] = 0  # of the padding, if there is some
     return out, None
 
 

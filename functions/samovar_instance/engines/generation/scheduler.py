@@ -29,7 +29,8 @@ from samovar_instance.engines.generation.contract import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """max_running: sequences in one step. max_step_tokens: of one step that has no decodes, >= 1.
+    """max_running: sequences in one step. max_step_tokens: of one step, >= 1; where decodes are as many or more, one
+    token of a prompt goes with them.
 
     chunk_tokens: of prompts in a step that has decodes; chunk_per_decode: more of them for each, so that the share of
     a long prompt in what a step takes stays bounded and a full batch does not starve those that wait. chunk_per_prompt:
@@ -51,7 +52,8 @@ class Limits:
         if not num_decodes:
             return self.max_step_tokens
         for_others = self.chunk_per_prompt * max(0, num_prompts - 1)
-        return min(self.max_step_tokens, self.chunk_tokens + self.chunk_per_decode * num_decodes + for_others)
+        wanted = self.chunk_tokens + self.chunk_per_decode * num_decodes + for_others
+        return max(1, min(wanted, self.max_step_tokens - num_decodes))
 
 
 @dataclass(eq=False, slots=True)
