@@ -8,15 +8,19 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from samovar.errors import DeadlineExceeded, RequestError
 from samovar.tasks.generation import CONTEXT_EXCEEDED
+from samovar_instance.engines.generation.blocks import BlockTable
 from samovar_instance.engines.generation.contract import GenerationEngine, Sampler
 from samovar_instance.engines.generation.engine import Engine, Options
 from samovar_instance.engines.generation.ladder import engine_for
-from samovar_instance.engines.generation.scheduler import Limits
+from samovar_instance.engines.generation.model import Runner
+from samovar_instance.engines.generation.scheduler import Limits, Run, Segment
 from samovar_instance.engines.generation.stacked import StackedRunner
+from samovar_instance.engines.generation.weights import TiledGated
 from support import engines
 from support.engines import Heard, expected, finish, greedy, run_all, sequence
 from support.tiny_models import GENERATORS, SLIDING
@@ -62,6 +66,45 @@ def check(kind: str, engine: GenerationEngine, asked: list[Request]) -> None:
 def assert_empty(engine: Engine) -> None:
     stats = engine.stats()
     assert (stats.num_running, stats.num_waiting, stats.num_held_blocks, stats.num_used_tokens) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_only_rows_whose_logits_count_go_through_the_last_products(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    down = TiledGated._down
+
+    def counted(self: TiledGated, rows: torch.Tensor) -> torch.Tensor:
+        seen.append(len(rows))
+        return down(self, rows)
+
+    monkeypatch.setattr(TiledGated, "_down", counted)
+    engine = engine_of(kind, max_tiled_bytes=1 << 24)
+    seen.clear()
+    check(kind, engine, [(tuple(range(3, 33)), 2)])
+    # GPT-2 has no gated layers; Llama here has two: a prompt of 30 tokens, then one token
+    assert seen == {"llama": [30, 1, 1, 1], "gpt2": []}[kind]
+
+
+def test_all_rows_go_through_the_last_products_if_something_after_them_mixes_rows() -> None:
+    model = engines.load("llama")
+    runner = Runner(model, max_tiled_bytes=1 << 24)
+    norm, tokens = model.model.norm, torch.arange(3, 9)
+    segments = [Segment(Run(sequence([], 1), tokens.tolist(), BlockTable([0, 1])), 0, 6, 1)]
+    runner.allocate(8, 4)
+    plain = runner.forward(segments)
+    model.model.norm = nn.Sequential(norm, _Mean())
+    runner.allocate(8, 4)
+    mixed = runner.forward(segments)
+    assert not torch.allclose(plain, mixed)
+    with torch.inference_mode():
+        torch.testing.assert_close(mixed[0], model(tokens[None], use_cache=False).logits[0, -1])
+
+
+class _Mean(nn.Module):
+    """Adds to each row the mean of all."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows + rows.mean(1, keepdim=True)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])

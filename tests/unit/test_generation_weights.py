@@ -133,6 +133,21 @@ def test_a_gated_layer_computes_the_same_from_tiles(shape: tuple[int, ...], act:
     assert bool(model[0](x).any()) != uses_tiles
 
 
+@pytest.mark.parametrize("wanted", [[], [3], [0, 4], [4, 0, 4], [0, 1, 2, 3, 4]])
+@torch.inference_mode()
+def test_rows_that_nobody_wants_are_zero(wanted: list[int]) -> None:
+    model = nn.Sequential(Gated(nn.SiLU()))
+    x = torch.randn(1, 5, 48)
+    own = model(x)
+    assert tile(model, GATED_BYTES)
+    tiles = model[0].forward
+    assert isinstance(tiles, TiledGated)
+    tiles.wanted = torch.tensor(wanted, dtype=torch.int64)
+    out = model(x)[0]
+    torch.testing.assert_close(out[wanted], own[0, wanted])
+    assert not out[[row for row in range(5) if row not in wanted]].any()
+
+
 @torch.inference_mode()
 def test_what_is_not_finite_in_one_row_stays_in_it() -> None:
     model = nn.Sequential(Gated(nn.SiLU()))

@@ -20,7 +20,7 @@ from samovar_instance.engines.generation.cache import LayerCache, LayerShape, al
 from samovar_instance.engines.generation.contract import Sequence
 from samovar_instance.engines.generation.layout import NO_PADDING, Layout, Padding
 from samovar_instance.engines.generation.scheduler import Run, Segment
-from samovar_instance.engines.generation.weights import TiledLinear, tile
+from samovar_instance.engines.generation.weights import TiledGated, TiledLinear, gated_layers, tile
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 TRIAL_TOKENS = 24
@@ -47,6 +47,7 @@ class Runner:
         self._max_tiled_bytes = 0  # a model that is tried stays as it is
         self._padding = Padding() if self.device == "cpu" else NO_PADDING
         self._layers: dict[int, LayerCache] = {}
+        self._last: TiledGated | None = None
         unknown = set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - LAYER_TYPES
         if unknown or model.config.is_encoder_decoder:
             raise Unsupported(f"it has layers of the type {', '.join(sorted(unknown)) or 'encoder'}")
@@ -77,6 +78,7 @@ class Runner:
         if self.device == "cpu" and tile(self.model, self._max_tiled_bytes):
             head_is_tiled = type(self.model.get_output_embeddings()) is TiledLinear
             self._padding = NO_PADDING if head_is_tiled else Padding(rows=NO_PADDING.rows)
+            self._last = self._last_gated(num_blocks)
 
     @torch.inference_mode()
     def forward(self, segments: Row[Segment]) -> Tensor:
@@ -106,15 +108,36 @@ class Runner:
             layer.clear(places)
 
     def _logits(self, tokens: Tensor, positions: Tensor, rows: Tensor, step: Step | Probe) -> Tensor:
-        out = self.model(
-            input_ids=tokens[None],
-            position_ids=positions[None],
-            use_cache=False,
-            logits_to_keep=rows,
-            **{attention.KEYWORD: step},
-        )
+        if self._last is not None:
+            self._last.wanted = rows
+        try:
+            out = self.model(
+                input_ids=tokens[None],
+                position_ids=positions[None],
+                use_cache=False,
+                logits_to_keep=rows,
+                **{attention.KEYWORD: step},
+            )
+        finally:
+            if self._last is not None:
+                self._last.wanted = None
         logits: Tensor = out.logits[0].float()
         return logits
+
+    def _last_gated(self, num_blocks: int) -> TiledGated | None:
+        """Return the last layer's products, if all that follows them is each row's own: tried over the empty cache."""
+        gated = gated_layers(self.model)
+        num_tokens = min(TRIAL_TOKENS, num_blocks * self._block_tokens)
+        if len(gated) != len(self._layers) or num_tokens < 2:
+            return None
+        blocks = [*range(-(-num_tokens // self._block_tokens))]
+        run = Run(_NOBODY, [token % self.num_vocabulary for token in range(num_tokens)], BlockTable(blocks))
+        logits = []
+        for self._last in (None, gated[-1]):
+            logits.append(self.forward([Segment(run, 0, num_tokens, 1)]))
+        self.clear(blocks)
+        plain, narrow = logits
+        return gated[-1] if (narrow - plain).abs().max() <= TRIAL_TOLERANCE * plain.std() else None
 
     @torch.inference_mode()
     def _try(self, own: str) -> dict[int, LayerShape]:

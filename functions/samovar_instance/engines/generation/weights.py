@@ -77,7 +77,8 @@ class TiledGated:
     """The forward of a layer `down(act(gate(x)) * up(x))`, from tiles: what is between the products is never put in
     order, and each tile of it takes part in the last product where it lies.
 
-    gate, up: float32 [tiles, in, columns]. down: [tiles, columns, out].
+    gate, up: float32 [tiles, in, columns]. down: [tiles, columns, out]. wanted: int64 [..], rows whose results anybody
+    reads, None = all; the others are 0.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -85,18 +86,26 @@ class TiledGated:
         self._act = layer.act_fn
         self._num_in: int = layer.gate_proj.in_features
         self.gate, self.up, self.down = (torch.empty(0) for _ in range(3))
+        self.wanted: Tensor | None = None
 
     def __call__(self, input: Tensor) -> Tensor:
         """Return what the layer does, to rounding. input: float32 [.., in]."""
-        num_rows = input.numel() // self._num_in
-        if not 2 <= num_rows <= MAX_ROWS:
-            own: Tensor = self._own(input)
+        rows = input.reshape(-1, self._num_in)
+        if self.wanted is None or len(self.wanted) >= len(rows):
+            return self._down(rows).view(input.shape)
+        out = torch.zeros_like(rows)
+        if len(self.wanted):
+            out[self.wanted] = self._down(rows[self.wanted])
+        return out.view(input.shape)
+
+    def _down(self, rows: Tensor) -> Tensor:
+        if not 2 <= len(rows) <= MAX_ROWS:
+            own: Tensor = self._own(rows)
             return own
-        rows = input.reshape(num_rows, self._num_in)
         batch = rows.expand(len(self.gate), -1, -1)
         gate = torch.bmm(batch, self.gate)
         gate = functional.silu(gate, inplace=True) if type(self._act) is nn.SiLU else self._act(gate)
-        return torch.addbmm(rows, gate.mul_(torch.bmm(batch, self.up)), self.down, beta=0).view(input.shape)
+        return torch.addbmm(rows, gate.mul_(torch.bmm(batch, self.up)), self.down, beta=0)
 
     def cut(self, layer: Any, room: Room) -> None:
         """Take the layer's weights, in tiles, and its place."""
@@ -139,6 +148,11 @@ def tile(model: Any, max_bytes: int) -> bool:
             in_gated |= within
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     return all(type(each) is TiledLinear or each is head or each in in_gated for each in plain)
+
+
+def gated_layers(model: Any) -> list[TiledGated]:
+    """Return the gated layers that are computed from tiles, in the model's order."""
+    return [module.forward for module in model.modules() if _is_tiled(module)]
 
 
 def _gated(model: Any) -> list[Any]:
