@@ -105,7 +105,7 @@ def _long(options: Options, models: dict[str, Any], samovar: Samovar) -> dict[st
     """Return rates with long prompts."""
     requests = mixed(options.pick(16, 8), LONG_PROMPTS, LONG_ANSWERS)
     takes = interleave(
-        options.pick(3, 1),
+        options.pick(7, 1),  # takes of half a minute differ by a third on a shared machine
         {
             "transformers": partial(generation.transformers, models["transformers"], requests),
             "samovar": partial(samovar.serve, requests),

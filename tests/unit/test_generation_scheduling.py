@@ -272,7 +272,7 @@ def test_what_is_forgotten_is_not_found() -> None:
         (16, 1, 48 + 2 * 16),  # one that arrives among sixteen: their share is bounded
         (4, 6, 48 + 2 * 4 + 32 * 5),  # more wait than are answered: the batch is to fill
         (4, 60, 256 - 4),
-        (300, 1, 1),  # a prompt never waits for all others to end
+        (300, 1, 48),  # a prompt never waits for all others to end
     ],
 )
 def test_prompts_get_more_of_a_step_the_more_of_them_wait(num_decodes: int, num_prompts: int, expected: int) -> None:

@@ -29,11 +29,11 @@ from samovar_instance.engines.generation.contract import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """max_running: sequences in one step. max_step_tokens: of one step, >= 1; where decodes are as many or more, one
-    token of a prompt goes with them.
+    """max_running: sequences in one step. max_step_tokens: of one step, >= 1.
 
-    chunk_tokens: of prompts in a step that has decodes; chunk_per_decode: more of them for each, so that the share of
-    a long prompt in what a step takes stays bounded and a full batch does not starve those that wait. chunk_per_prompt:
+    chunk_tokens: of prompts in a step that has decodes, also where these leave less of the step; chunk_per_decode: more
+    of them for each, so that the share of a long prompt in what a step takes stays bounded and a full batch does not
+    starve those that wait. chunk_per_prompt:
     more of them for each prompt but one that waits for its first token: where more wait than are answered, few tokens a
     step would leave the batch empty. growth_tokens: room that is left for each running sequence when another one is
     admitted.
@@ -53,7 +53,8 @@ class Limits:
             return self.max_step_tokens
         for_others = self.chunk_per_prompt * max(0, num_prompts - 1)
         wanted = self.chunk_tokens + self.chunk_per_decode * num_decodes + for_others
-        return max(1, min(wanted, self.max_step_tokens - num_decodes))
+        left = max(self.max_step_tokens - num_decodes, min(self.max_step_tokens, self.chunk_tokens))
+        return min(wanted, left)
 
 
 @dataclass(eq=False, slots=True)
