@@ -78,7 +78,7 @@ class Runner:
         if self.device == "cpu" and tile(self.model, self._max_tiled_bytes):
             head_is_tiled = type(self.model.get_output_embeddings()) is TiledLinear
             self._padding = NO_PADDING if head_is_tiled else Padding(rows=NO_PADDING.rows)
-            self._last = self._last_gated(num_blocks)
+        self._last = self._last_gated(num_blocks)
 
     @torch.inference_mode()
     def forward(self, segments: Row[Segment]) -> Tensor:
@@ -128,7 +128,7 @@ class Runner:
         """Return the last layer's products, if all that follows them is each row's own: tried over the empty cache."""
         gated = gated_layers(self.model)
         num_tokens = min(TRIAL_TOKENS, num_blocks * self._block_tokens)
-        if len(gated) != len(self._layers) or num_tokens < 2:
+        if not gated or len(gated) != len(self._layers) or num_tokens < 2:
             return None
         blocks = [*range(-(-num_tokens // self._block_tokens))]
         run = Run(_NOBODY, [token % self.num_vocabulary for token in range(num_tokens)], BlockTable(blocks))

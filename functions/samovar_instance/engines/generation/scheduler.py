@@ -33,10 +33,9 @@ class Limits:
 
     chunk_tokens: of prompts in a step that has decodes, also where these leave less of the step; chunk_per_decode: more
     of them for each, so that the share of a long prompt in what a step takes stays bounded and a full batch does not
-    starve those that wait. chunk_per_prompt:
-    more of them for each prompt but one that waits for its first token: where more wait than are answered, few tokens a
-    step would leave the batch empty. growth_tokens: room that is left for each running sequence when another one is
-    admitted.
+    starve those that wait. chunk_per_prompt: more of them for each prompt but one that waits for its first token: where
+    more wait than are answered, few tokens a step would leave the batch empty. growth_tokens: room that is left for
+    each running sequence when another one is admitted.
     """
 
     max_running: int = 64

@@ -6,7 +6,7 @@
     gate, up, down in tiles        2 to MAX_ROWS rows: results stay in tiles from one product to the next
 
 Measured with MKL, fp32, on one AVX-512 core: products of 2 to 16 rows take 15 to 35 % less time than with weights as
-saved, of 32 to 128 rows 10 to 25 %, a gated layer of 256 rows 9 % (docs/generation.md has the table). Tiles are the
+saved, of 32 to 128 rows 10 to 25 %, a gated layer of 256 rows 8 % (docs/generation.md has the table). Tiles are the
 process's own memory, shared with its forks; the file's pages are shared with everybody and stay in use. This module
 does not know what a model is for.
 """
@@ -81,11 +81,15 @@ class TiledGated:
     reads, None = all; the others are 0.
     """
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, room: Room) -> None:
+        """layer: whose weights are cut, and whose forward is called where there are too few or too many rows."""
+        gate, up, down = _products(layer)
         self._own = layer.forward
         self._act = layer.act_fn
-        self._num_in: int = layer.gate_proj.in_features
-        self.gate, self.up, self.down = (torch.empty(0) for _ in range(3))
+        self._num_in = gate.in_features
+        columns = num_columns(gate.out_features, MAX_GATED_COLUMNS)
+        self.gate, self.up = room.tiles(gate.weight, columns), room.tiles(up.weight, columns)
+        self.down = room.tiles(down.weight, self._num_in).view(-1, columns, self._num_in)
         self.wanted: Tensor | None = None
 
     def __call__(self, input: Tensor) -> Tensor:
@@ -106,13 +110,6 @@ class TiledGated:
         gate = torch.bmm(batch, self.gate)
         gate = functional.silu(gate, inplace=True) if type(self._act) is nn.SiLU else self._act(gate)
         return torch.addbmm(rows, gate.mul_(torch.bmm(batch, self.up)), self.down, beta=0)
-
-    def cut(self, layer: Any, room: Room) -> None:
-        """Take the layer's weights, in tiles, and its place."""
-        num_inner, columns = layer.gate_proj.out_features, num_columns(layer.gate_proj.out_features, MAX_GATED_COLUMNS)
-        self.gate, self.up = (room.tiles(each.weight, columns) for each in (layer.gate_proj, layer.up_proj))
-        self.down = room.tiles(layer.down_proj.weight, self._num_in).view(num_inner // columns, columns, self._num_in)
-        layer.forward = self
 
 
 def num_columns(num_out: int, most: int = MAX_COLUMNS) -> int:
@@ -140,7 +137,7 @@ def tile(model: Any, max_bytes: int) -> bool:
     in_gated = {each for module in model.modules() if _is_tiled(module) for each in _products(module)}
     plain = [module for module in model.modules() if type(module) is nn.Linear and module not in in_gated]
     if all(type(each.weight) is nn.Parameter and each.weight.dtype == torch.float32 for each in plain):
-        gated = _gated(model)
+        gated = _gated_to_cut(model)
         within = {each for module in gated for each in _products(module)}
         layers = [each for each in plain if each not in within and columns_of(each.weight)]
         num_bytes = sum(each.weight.numel() for each in (*layers, *within)) * torch.float32.itemsize
@@ -155,14 +152,14 @@ def gated_layers(model: Any) -> list[TiledGated]:
     return [module.forward for module in model.modules() if _is_tiled(module)]
 
 
-def _gated(model: Any) -> list[Any]:
+def _gated_to_cut(model: Any) -> list[Any]:
     """Return the layers that `TiledGated` can compute; one of each kind is tried."""
     is_known: dict[object, bool] = {}
     found = []
     for layer in filter(_looks_gated, model.modules()):
         kind = (type(layer), layer.gate_proj.weight.shape, type(layer.act_fn), getattr(layer.act_fn, "__name__", ""))
         if kind not in is_known:
-            is_known[kind] = is_gated(layer)
+            is_known[kind] = _computes_gated(layer)
         if is_known[kind]:
             found.append(layer)
     return found
@@ -181,7 +178,7 @@ def _looks_gated(layer: Any) -> bool:
 
 
 @torch.no_grad()
-def is_gated(layer: Any) -> bool:
+def _computes_gated(layer: Any) -> bool:
     """Return whether a layer computes `down(act_fn(gate(x)) * up(x))`, act_fn of each number by itself.
 
     layer: with three float32 products so named.
@@ -212,5 +209,5 @@ def _cut(layers: list[nn.Linear], gated: list[Any], num_bytes: int) -> bool:
         layer.__class__ = TiledLinear
         layer.tiles = tiles
     for layer in gated:
-        TiledGated(layer).cut(layer, room)
+        layer.forward = TiledGated(layer, room)
     return True
